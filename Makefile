@@ -1,0 +1,33 @@
+# Two commands do everything on a fresh machine: `make run` and `make test`. Both install what they need into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: run test lint bench clean
+
+run: $(INSTALLED)
+	$(BIN)/secateur prune lenet-300-100 --data mnist --preset quick --resume
+	$(BIN)/secateur evaluate
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED)
+	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
+
+# torch first and alone: the constraint names the version, so that nothing else pulls in a larger one.
+$(INSTALLED): pyproject.toml constraints.txt $(wildcard native/*)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(INSTALLED)
+
+clean:
+	rm -rf $(VENV) build
