@@ -1,0 +1,49 @@
+"""The sets by name: what is in the cache is used, and what is missing is fetched first."""
+
+import os
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from secateur.data.digits import load_digits
+from secateur.data.fetch import fetch
+from secateur.data.files import DataFile
+from secateur.data.images import ImageSet
+from secateur.data.sources import SOURCES
+
+
+def names() -> tuple[str, ...]:
+    """Return the names `load` takes."""
+    return (*SOURCES, "digits")
+
+
+def load(name: str, split: Literal["train", "test"], root: Path | None = None) -> ImageSet:
+    """Return one part of a set, fetched first where it is not yet in `root`/`name`.
+
+    Without `root` the user's cache directory is meant. Loading a training set opens no file of the test set.
+    """
+    if name not in names():
+        nearest = get_close_matches(name, names(), n=1)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"it is one of {', '.join(names())}"
+        raise ValueError(f"there is no set {name!r}: {hint}")
+    if split not in ("train", "test"):
+        raise ValueError(f"{name}: split must be 'train' or 'test', got {split!r}")
+    if name == "digits":
+        return load_digits(split)
+    source = SOURCES[name]
+    files = source.train if split == "train" else source.test
+    directory = (_cache_directory() if root is None else root) / name
+    folders = [directory, *(directory / folder for folder in source.folders)]
+    if any(file.find(folders) is None for file in files):
+        fetch(name, source, directory)
+    return source.read({file.name: file.read(_found(file, folders)) for file in files})
+
+
+def _found(file: DataFile, folders: list[Path]) -> Path:
+    path = file.find(folders)
+    assert path is not None
+    return path
+
+
+def _cache_directory() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "secateur"
