@@ -1,0 +1,124 @@
+"""Step 3, prune: cut the sibling at γ and give back a plain network with exact zeros."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from secateur.parametrization import Reading, attach, detach, readings
+from secateur.sibling import LearnedThreshold, learned_thresholds
+from secateur.theta import theta, theta_with_norm
+
+# Where |∂Σ|θ|/∂t| per weight is below this, every weight is so far from the threshold that it cannot move any more.
+_STUCK_SLOPE = 1e-12
+
+
+class FixedMask(nn.Module):
+    """Parametrization: a layer reads weight · mask, so what was cut stays cut whatever an optimizer does."""
+
+    mask: Tensor
+
+    def __init__(self, mask: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mask", mask)
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return the weight with its masked entries exactly zero."""
+        return weight * self.mask
+
+
+def prune(
+    sibling: nn.Module,
+    cutoff: float = 1e-3,
+    *,
+    survivors: Literal["theta", "raw"] = "theta",
+    allow_empty: bool = False,
+) -> nn.Module:
+    """Return a plain copy of the sibling's network in which every weight with |θ(w)| < `cutoff` is exactly zero.
+
+    The paper's N_p keeps θ⁻¹(θ̄(θ(W; t); γ); t), that is the raw w where it survives: `survivors="raw"`. The network
+    that was trained computes with θ(w), so by default the survivors keep that and the function is preserved.
+    The sibling is left as it is. A model under `keep_zeros` is folded back to a plain one in the same way.
+    """
+    if not (math.isfinite(cutoff) and cutoff >= 0):
+        raise ValueError(f"cutoff must be ≥ 0 and finite, got {cutoff}")
+    if survivors not in ("theta", "raw"):
+        raise ValueError(f'survivors must be "theta" or "raw", got {survivors!r}')
+    thresholds, masked = learned_thresholds(sibling), any(True for _ in readings(sibling, FixedMask))
+    if not thresholds and not masked:
+        raise ValueError(
+            f"{type(sibling).__name__} is not a sibling: it has no thresholds; call build_sibling(model) and train it"
+        )
+    plain = copy.deepcopy(sibling)
+    detach(plain, LearnedThreshold, lambda reading: _cut(reading, cutoff, survivors, allow_empty))
+    detach(plain, FixedMask, lambda reading: reading.chain())
+    _warn_if_stuck(sibling)
+    return plain
+
+
+def keep_zeros(model: nn.Module) -> nn.Module:
+    """Hold every zero of the weights at zero while `model` is fine-tuned, in place; `prune` makes it plain again.
+
+    Tensors without a zero are left alone; so are biases and norms, whose zeros are chance.
+    """
+    masks: dict[int, FixedMask] = {}
+    for module in list(model.modules()):
+        for name, weight in list(module._parameters.items()):
+            if weight is None or weight.dim() < 2 or weight.detach().all():
+                continue
+            # uint8: multiplying by it costs less than half of multiplying by a bool.
+            mask = masks.setdefault(id(weight), FixedMask((weight.detach() != 0).to(torch.uint8)))
+            attach(module, name, mask)
+    if not masks:
+        raise ValueError(f"{type(model).__name__} has no zero weights to keep: prune it first")
+    return model
+
+
+def _cut(reading: Reading, cutoff: float, survivors: str, allow_empty: bool) -> Tensor:
+    function = next(part for part in reading.chain if isinstance(part, LearnedThreshold))
+    weight, threshold = reading.original, function.threshold
+    if not torch.isfinite(threshold).all():
+        raise ValueError(
+            f'"{reading.full_name}": its threshold is {_range(threshold)}: training diverged, lower rho or lr'
+        )
+    mapped = theta(weight, threshold, function.alpha)
+    if not torch.isfinite(mapped).all():
+        raise ValueError(
+            f'"{reading.full_name}" holds NaN or infinite weights: training diverged, lower the learning rate'
+        )
+    kept = mapped.abs() >= max(cutoff, torch.finfo(mapped.dtype).tiny)
+    if not kept.any() and not allow_empty:
+        raise ValueError(
+            f'"{reading.full_name}" would lose all of its {weight.numel():,} weights (threshold {_range(threshold)}, '
+            f"largest |θ| {mapped.abs().max().item():.2g} < cutoff {cutoff:g}): train with a smaller rho or lambda_t "
+            "or for fewer epochs, or pass allow_empty=True"
+        )
+    return torch.where(kept, mapped if survivors == "theta" else weight, torch.zeros_like(weight))
+
+
+def _warn_if_stuck(sibling: nn.Module) -> None:
+    """Name thresholds that no longer get a gradient: their sparsity is an accident, not learned."""
+    originals = {
+        id(part): reading.original for reading in readings(sibling, LearnedThreshold) for part in reading.chain
+    }
+    for name, function in learned_thresholds(sibling).items():
+        weight = originals[id(function)]
+        with torch.no_grad():
+            slope = theta_with_norm(weight, function.threshold, function.alpha)[1].slope
+        stuck = int((slope.abs() * slope.numel() < _STUCK_SLOPE * weight.numel()).sum())
+        if stuck == slope.numel():
+            warnings.warn(
+                f'"{name}": no threshold gets a gradient any more, every weight is far from it '
+                f"({_range(function.threshold)}); its sparsity was decided by overshooting: train with a smaller rho",
+                stacklevel=3,
+            )
+
+
+def _range(threshold: Tensor) -> str:
+    low, high = threshold.min().item(), threshold.max().item()
+    return f"{low:.3g}" if low == high or low != low else f"{low:.3g} to {high:.3g}"

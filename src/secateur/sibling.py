@@ -1,0 +1,354 @@
+"""Step 1, build: the sibling network, the same network whose weights are read through θ(·; t)."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils import parametrize
+from typing_extensions import Doc
+
+from secateur.parametrization import attach, readings
+from secateur.theta import Norm, theta, theta_inverse, theta_with_norm
+
+Granularity: TypeAlias = Literal["paper", "layer", "filter", "row", "element"]
+
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+_KNOWN = (
+    nn.Linear,
+    nn.Bilinear,
+    nn.Embedding,
+    nn.EmbeddingBag,
+    nn.MultiheadAttention,
+    *_CONVOLUTIONS,
+    *_RECURRENT,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiblingConfig:
+    """How a weight gets its threshold; the defaults are the paper's for MNIST."""
+
+    granularity: Annotated[
+        Granularity,
+        Doc(
+            "what shares one threshold: a layer, a filter (output unit), a row (first index), an element; "
+            "the paper: filters of convolutions, whole layers otherwise"
+        ),
+    ] = "paper"
+    alpha: Annotated[float, Doc("α, the sharpness of θ")] = 100.0
+    init_quantile: Annotated[float, Doc("p, the share of weights that start below their threshold")] = 0.1
+    init: Annotated[
+        Literal["theta", "inverse"],
+        Doc("start from θ(W) (the paper), or from θ⁻¹(W), which keeps the function of a trained network"),
+    ] = "theta"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.alpha) and self.alpha > 0):
+            raise ValueError(f"alpha must be positive and finite, got {self.alpha}")
+        if not 0 <= self.init_quantile < 1:
+            raise ValueError(f"init_quantile must lie in [0, 1), got {self.init_quantile}")
+
+
+LayerRules: TypeAlias = Mapping[str | type[nn.Module], SiblingConfig | None]
+
+
+class _Recorded(NamedTuple):
+    """What the last forward left for the penalty, and which state of weight and threshold it belongs to."""
+
+    norm: Norm
+    threshold: Tensor
+    versions: tuple[int, int] | None
+
+
+class LearnedThreshold(nn.Module):
+    """Parametrization: a layer reads θ(weight; threshold) wherever it reads its weight."""
+
+    threshold: nn.Parameter
+    alpha: float
+
+    def __init__(self, threshold: Tensor, alpha: float) -> None:
+        super().__init__()
+        self.threshold, self.alpha = nn.Parameter(threshold), alpha
+        self._recorded: _Recorded | None = None
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return θ(weight; threshold), and keep its norm for the penalty while gradients are recorded."""
+        if not torch.is_grad_enabled() or torch.compiler.is_exporting():
+            return theta(weight, self.threshold, self.alpha)
+        compiling = torch.compiler.is_compiling()
+        if not compiling:
+            self.project_()
+        mapped, norm = theta_with_norm(weight, self.threshold, self.alpha)
+        self._recorded = _Recorded(norm, self.threshold, None if compiling else self._versions(weight))
+        return mapped
+
+    def project_(self) -> None:
+        """Lift a stored threshold below zero to zero.
+
+        Every reader reads max(t, 0), so no value that anybody has seen changes; hence `data`, which leaves graphs
+        recorded before this moment valid.
+        """
+        self.threshold.data.clamp_(min=0)
+
+    def norm(self, weight: Tensor) -> tuple[Norm, Tensor]:
+        """Return Σ|θ| with its slope, and the threshold tensor that the slope belongs to.
+
+        Taken from the last forward if weight and threshold have not changed since; computed otherwise, as after a
+        forward without gradients or inside reentrant checkpointing, which runs the forward that way.
+        """
+        recorded = self._recorded
+        if recorded is not None and (
+            # A threshold that is another object now was swapped by a sharding wrapper around forward and backward:
+            # the weights are out of reach until the next forward, and the record is the only truth there is.
+            recorded.threshold is not self.threshold
+            or recorded.versions is None
+            or recorded.versions == self._versions(weight)
+        ):
+            return recorded.norm, recorded.threshold
+        with torch.no_grad():
+            return theta_with_norm(weight, self.threshold, self.alpha)[1], self.threshold
+
+    def forget(self) -> None:
+        """Drop what the last forward left."""
+        self._recorded = None
+
+    def _versions(self, weight: Tensor) -> tuple[int, int]:
+        return weight._version, self.threshold._version
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_recorded": None}
+
+    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # torch's signature
+        """Move with the model, but stay in float32 when it goes to half precision: steps of t are tiny."""
+
+        def at_least_float32(tensor: Tensor) -> Tensor:
+            moved: Tensor = fn(tensor)
+            half = moved.dtype in (torch.bfloat16, torch.float16)
+            return tensor.to(moved.device, torch.float32) if half else moved
+
+        return super()._apply(at_least_float32, recurse)  # type: ignore[no-untyped-call]  # torch's
+
+    def extra_repr(self) -> str:
+        """Show α and the number of thresholds."""
+        return f"alpha={self.alpha:g}, thresholds={self.threshold.numel()}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One tensor that will be, or is, read through θ."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    thresholds: int
+    config: SiblingConfig
+
+    @property
+    def name(self) -> str:
+        """The first of the names that tied tensors have."""
+        return self.names[0]
+
+    @property
+    def weights(self) -> int:
+        """The number of weights in the tensor."""
+        return math.prod(self.shape)
+
+
+def build_sibling(
+    model: nn.Module, config: SiblingConfig | None = None, *, layers: LayerRules | None = None
+) -> nn.Module:
+    """Let every chosen weight of `model` be read through θ with a threshold of its own, in place; return the model.
+
+    `layers` overrides `config` by module type, by module name or by tensor name (patterns as in fnmatch), `None`
+    leaving a layer alone; of several that match, a tensor name beats a module name beats a type, and the longer
+    name or the nearer type wins. Tensors of layers we do not know, and biases, are included by naming them.
+    """
+    chosen = list(_tensors(model, config or SiblingConfig(), layers or {}))
+    for places, _ in chosen:  # all of them before the first change: a refused model stays as it was
+        _refuse_unusable(places[0].full_name, places[0].parameter)
+    for places, rule in chosen:
+        weight = places[0].parameter
+        shape = _threshold_shape(places[0].module, weight, rule.granularity)
+        threshold = _initial_threshold(weight.detach(), shape, rule)
+        if rule.init == "inverse":
+            with torch.no_grad():
+                weight.copy_(theta_inverse(weight, threshold, rule.alpha))
+        function = LearnedThreshold(threshold, rule.alpha)
+        for place in places:
+            attach(place.module, place.name, function)
+    return model
+
+
+def targets(
+    model: nn.Module, config: SiblingConfig | None = None, *, layers: LayerRules | None = None
+) -> tuple[Target, ...]:
+    """Return what `build_sibling` would prune, without touching the model."""
+    found = []
+    for places, rule in _tensors(model, config or SiblingConfig(), layers or {}):
+        weight = places[0].parameter
+        shape = _threshold_shape(places[0].module, weight, rule.granularity)
+        found.append(Target(tuple(p.full_name for p in places), tuple(weight.shape), math.prod(shape), rule))
+    return tuple(found)
+
+
+def learned_thresholds(sibling: nn.Module) -> dict[str, LearnedThreshold]:
+    """Return the thresholds of a sibling by tensor name, those of tied tensors once, under their first name."""
+    found: dict[str, LearnedThreshold] = {}
+    for reading in readings(sibling, LearnedThreshold):
+        function = next(part for part in reading.chain if isinstance(part, LearnedThreshold))
+        if all(function is not known for known in found.values()):
+            found[reading.full_name] = function
+    return found
+
+
+class _Place(NamedTuple):
+    """Where a tensor hangs: a module and the name it has there."""
+
+    owner: str
+    module: nn.Module
+    name: str
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.owner}.{self.name}" if self.owner else self.name
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        parameter = self.module._parameters[self.name]
+        assert parameter is not None
+        return parameter
+
+
+def _tensors(
+    model: nn.Module, config: SiblingConfig, layers: LayerRules
+) -> Iterator[tuple[list[_Place], SiblingConfig]]:
+    """Yield each tensor to prune once, with all the places where it hangs and its rule."""
+    _refuse_parametrized(model)
+    _refuse_unmatched(model, layers)
+    places: dict[int, list[_Place]] = {}
+    for owner, module in model.named_modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                places.setdefault(id(parameter), []).append(_Place(owner, module, name))
+    chosen = [(tied, _rule_of_tied(tied, config, layers)) for tied in places.values()]
+    if all(rule is None for _, rule in chosen):
+        raise ValueError(
+            f"{type(model).__name__} has nothing to prune: no Linear, convolution, Embedding, attention or recurrent "
+            'weight is left by the rules; name tensors of your own layers with layers={"name.pattern": SiblingConfig()}'
+        )
+    for tied, rule in chosen:
+        if rule is not None:
+            yield tied, rule
+
+
+def _rule_of_tied(places: list[_Place], config: SiblingConfig, layers: LayerRules) -> SiblingConfig | None:
+    rules = [_rule(place, config, layers) for place in places]
+    if any(rule != rules[0] for rule in rules):
+        names = " and ".join(f'"{place.full_name}"' for place in places)
+        raise ValueError(f"{names} are one tied tensor, but the rules treat them differently: give them one rule")
+    return rules[0]
+
+
+def _rule(place: _Place, config: SiblingConfig, layers: LayerRules) -> SiblingConfig | None:
+    """Return the most specific rule for a tensor, or None if it stays as it is."""
+    best: tuple[tuple[int, int, int], SiblingConfig | None] | None = None
+    for key, rule in layers.items():
+        rank = _specificity(key, place)
+        if rank is not None and (best is None or rank > best[0]):
+            best = rank, rule
+    by_default = _is_weight(place, asked_for=best is not None)
+    if best is None:
+        return config if by_default else None
+    names_tensor = best[0][0] == 2
+    return best[1] if names_tensor or by_default else None
+
+
+def _specificity(key: str | type[nn.Module], place: _Place) -> tuple[int, int, int] | None:
+    """Rank a rule that matches this place; None if it does not match."""
+    if isinstance(key, type):
+        return (0, -type(place.module).__mro__.index(key), 0) if isinstance(place.module, key) else None
+    literal = sum(character not in "*?[]" for character in key)
+    exact = int(key in (place.full_name, place.owner))
+    if fnmatch.fnmatchcase(place.owner, key):
+        return 1, exact, literal
+    if fnmatch.fnmatchcase(place.full_name, key):
+        return 2, exact, literal
+    return None
+
+
+def _is_weight(place: _Place, asked_for: bool) -> bool:
+    """Tell weights from biases; layers of unknown type count only if a rule asks for them."""
+    parameter = place.parameter
+    if isinstance(parameter, UninitializedParameter):
+        return isinstance(place.module, _KNOWN) and "weight" in place.name
+    return parameter.dim() >= 2 and (asked_for or isinstance(place.module, _KNOWN)) and "bias" not in place.name
+
+
+def _threshold_shape(module: nn.Module, weight: Tensor, granularity: Granularity) -> tuple[int, ...]:
+    """Return a shape that broadcasts over the weight, one entry per threshold."""
+    if granularity == "paper":
+        granularity = "filter" if isinstance(module, _CONVOLUTIONS) else "layer"
+    if granularity == "element":
+        return tuple(weight.shape)
+    if granularity == "layer":
+        return (1,) * weight.dim()
+    # A transposed convolution stores (input channels, filters ÷ groups, …); everything else stores filters first.
+    axis = 1 if granularity == "filter" and isinstance(module, _TRANSPOSED) else 0
+    return tuple(length if dim == axis else 1 for dim, length in enumerate(weight.shape))
+
+
+def _initial_threshold(weight: Tensor, shape: tuple[int, ...], config: SiblingConfig) -> Tensor:
+    """Return thresholds with exactly ⌊p·n⌋ of the n weights of each group strictly below (fewer when values tie)."""
+    kind = torch.promote_types(weight.dtype, torch.float32)
+    if config.init_quantile == 0:
+        return torch.zeros(shape, dtype=kind, device=weight.device)
+    shared = [dim for dim, length in enumerate(shape) if length == 1]
+    grouped = weight.abs().to(kind).permute([d for d in range(weight.dim()) if d not in shared] + shared)
+    grouped = grouped.reshape(math.prod(shape), -1)
+    rank = math.floor(config.init_quantile * grouped.shape[1])
+    # kthvalue, since torch.quantile refuses more than 16 M elements.
+    return grouped.kthvalue(rank + 1, dim=1).values.reshape(shape)
+
+
+def _refuse_parametrized(model: nn.Module) -> None:
+    for owner, module in model.named_modules():
+        if parametrize.is_parametrized(module):
+            raise ValueError(
+                f'layer "{owner}" is parametrized already (a sibling, or weight or spectral norm): build it once, '
+                "from the plain model"
+            )
+
+
+def _refuse_unmatched(model: nn.Module, layers: LayerRules) -> None:
+    modules = dict(model.named_modules())
+    names = [*modules, *(name for name, _ in model.named_parameters(remove_duplicate=False))]
+    for key in layers:
+        if isinstance(key, str) and not any(fnmatch.fnmatchcase(name, key) for name in names):
+            near = difflib.get_close_matches(key, names, n=1)
+            hint = f'; did you mean "{near[0]}"?' if near else ""
+            raise ValueError(f'no layer or tensor matches "{key}"{hint}')
+        if isinstance(key, type) and not any(isinstance(module, key) for module in modules.values()):
+            raise ValueError(f"the model has no layer of type {key.__name__}")
+
+
+def _refuse_unusable(name: str, weight: Tensor) -> None:
+    if isinstance(weight, UninitializedParameter):
+        raise ValueError(f'"{name}" has no shape yet: run one batch through the lazy model first')
+    if not weight.is_floating_point():
+        raise ValueError(f'"{name}" holds {weight.dtype}: thresholds need floating-point weights')
+    if weight.numel() == 0:
+        raise ValueError(f'"{name}" is empty, shape {tuple(weight.shape)}: leave it out with layers={{"{name}": None}}')
+    if not torch.isfinite(weight).all():
+        raise ValueError(f'"{name}" holds NaN or infinite values: there is no quantile to start a threshold from')
+    if not weight.any():
+        warnings.warn(f'"{name}" is all zeros: its threshold starts at 0 and learns once they move', stacklevel=4)

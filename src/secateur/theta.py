@@ -1,0 +1,202 @@
+"""θ, the differentiable pruning function of the paper's section on preliminaries: tensors in, tensors out.
+
+    θ^α(x; t) = relu(x − t) + t·σ(α(x − t)) − relu(−x − t) − t·σ(α(−x − t))
+
+Written like this it needs four sigmoids and loses digits where they cancel. θ is odd in x, so with
+
+    a = α|x|,  b = αt,  e = exp(−a),  p = exp(b − a),  r = exp(−b − a),  i = 1 / (1 + e² + p + r)
+
+everything follows from one exponential (multiply the four sigmoids out):
+
+    θ     = sign(x) · [ relu(|x| − t) + t·(1 − e²)·i ]
+    ∂θ/∂x = H(|x| − t) + αt·(4e² + (p + r)(1 + e²))·i·i
+    ∂θ/∂t = sign(x) · [ −H(|x| − t) + (1 − e²)·i − αt·(1 − e²)·(p − r)·i·i ]
+
+with H(0) = 1. A stored threshold below zero is read as zero and its gradient passes straight through, so that
+"read max(t, 0), then project the stored t" is projected gradient descent.
+
+In the deep dead zone, where α(t − |x|) > 40, p is held at e⁴⁰: θ has a floor of about t·e⁻⁴⁰ there instead of
+underflowing, which nothing downstream can see.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from secateur import native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LARGEST_EXPONENT = 40.0
+
+
+class Norm(NamedTuple):
+    """Σ|θ(W; t)| of one tensor, and its derivative in the threshold, by-products of computing θ."""
+
+    value: Tensor
+    slope: Tensor
+
+
+def theta(weight: Tensor, threshold: Tensor, alpha: float) -> Tensor:
+    """Push weights below `threshold` smoothly to zero and leave the others alone.
+
+    As α grows this becomes the hard threshold x·1[|x| ≥ t]; at t = 0 it is the identity. `threshold` broadcasts:
+    one value prunes per layer, shape (filters, 1, 1, 1) per filter. Half-precision weights are computed in float32.
+    """
+    out: Tensor = _Theta.apply(weight, threshold, alpha, False)  # type: ignore[no-untyped-call]  # torch's apply
+    return out
+
+
+def theta_with_norm(weight: Tensor, threshold: Tensor, alpha: float) -> tuple[Tensor, Norm]:
+    """Return θ(W; t) and, from the same pass, Σ|θ(W; t)| with its slope in t.
+
+    The norm carries no graph: the paper's L_t must send nothing to W, so its whole gradient is `slope`.
+    """
+    out, value, slope = _Theta.apply(weight, threshold, alpha, True)  # type: ignore[no-untyped-call]  # torch's apply
+    return out, Norm(value, slope)
+
+
+def hard_theta(weight: Tensor, threshold: Tensor | float) -> Tensor:
+    """Apply θ̄, the limit of θ for α → ∞: x where |x| ≥ t, else 0."""
+    return torch.where(weight.abs() >= threshold, weight, torch.zeros_like(weight))
+
+
+def theta_derivatives(weight: Tensor, threshold: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """Return the weak derivatives ∂θ/∂x and ∂θ/∂t, each broadcast to the weight's shape."""
+    x, t = _widen(weight), _widen(threshold)
+    by_weight, by_threshold = _derivatives(x, t, alpha)
+    return by_weight.to(weight.dtype), by_threshold.to(weight.dtype)
+
+
+def theta_inverse(mapped: Tensor, threshold: Tensor, alpha: float) -> Tensor:
+    """Return the x for which θ(x; t) = `mapped`, computed in float64.
+
+    Below the threshold, y = θ(x; t)/t = sinh a / (cosh a + cosh b) has the closed form
+
+        a = artanh y + arsinh(y·cosh b / √(1 − y²)).
+
+    Above it, max(θ, t) ≤ x ≤ θ + t, and Newton's steps, held in that bracket, find x.
+    """
+    target, t = torch.broadcast_tensors(mapped.abs().double(), threshold.double().clamp(min=0))
+    b = alpha * t
+    below = target < t * 0.5 * torch.tanh(b)  # θ(t; t) = t/2 · tanh(αt)
+    x = torch.where(below, _inverse_below(target, t, alpha), _inverse_above(target, t, alpha))
+    return torch.copysign(torch.where(t > 0, x, target), mapped).to(mapped.dtype)
+
+
+def _inverse_below(target: Tensor, t: Tensor, alpha: float) -> Tensor:
+    b = alpha * t
+    y = (target / t.clamp(min=torch.finfo(t.dtype).tiny)).clamp(max=0.5)
+    log_u = torch.log(y) + b + torch.log1p(torch.exp(-2 * b)) - math.log(2) - 0.5 * torch.log1p(-y * y)
+    # cosh b overflows for b > 710; there arsinh u = log 2u to the last digit.
+    arsinh = torch.where(log_u > 20, log_u + math.log(2), torch.asinh(torch.exp(log_u.clamp(max=20))))
+    return (torch.atanh(y) + arsinh) / alpha
+
+
+def _inverse_above(target: Tensor, t: Tensor, alpha: float) -> Tensor:
+    low, high = torch.maximum(target, t), torch.maximum(target + t, t)
+    x = high
+    for _ in range(60):
+        excess = _forward(x, t, alpha) - target
+        low, high = torch.where(excess <= 0, x, low), torch.where(excess > 0, x, high)
+        newton = x - excess / _derivatives(x, t, alpha)[0]
+        x = torch.where((newton > low) & (newton < high), newton, (low + high) / 2)
+    return x
+
+
+def _widen(tensor: Tensor) -> Tensor:
+    """Half-precision values become float32; thresholds and weights are combined in at least that."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _exponentials(size: Tensor, t: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return 1 − e², e², p, r and i, for |x| = `size`."""
+    a, b = alpha * size, alpha * t
+    # α(t − |x|), not b − a: the difference of two large numbers would lose the digits that matter near t.
+    p = torch.exp((alpha * (t - size)).clamp(max=_LARGEST_EXPONENT))
+    r = torch.exp(-a - b)
+    e_squared = torch.exp(-2 * a)
+    return -torch.expm1(-2 * a), e_squared, p, r, 1 / (1 + e_squared + p + r)
+
+
+def _forward(x: Tensor, t: Tensor, alpha: float) -> Tensor:
+    size, t = x.abs(), t.clamp(min=0)
+    one_minus_e_squared, _, _, _, i = _exponentials(size, t, alpha)
+    return torch.sign(x) * (torch.relu(size - t) + t * one_minus_e_squared * i)
+
+
+def _derivatives(x: Tensor, t: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    size, t = x.abs(), t.clamp(min=0)
+    one_minus_e_squared, e_squared, p, r, i = _exponentials(size, t, alpha)
+    above = (size >= t).to(x.dtype)
+    by_x = above + alpha * t * ((4 * e_squared + (p + r) * (1 + e_squared)) * i) * i
+    by_t = torch.sign(x) * (-above + one_minus_e_squared * i - alpha * t * (one_minus_e_squared * ((p - r) * i)) * i)
+    return by_x, by_t
+
+
+def _forward_with_norm(weight: Tensor, threshold: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
+    x, t = _widen(weight), _widen(threshold)
+    out = _forward(x, t, alpha)
+    slope = (torch.sign(x) * _derivatives(x, t, alpha)[1]).sum_to_size(threshold.shape)
+    return out.to(weight.dtype), out.abs().sum(), slope
+
+
+def _forward_only(weight: Tensor, threshold: Tensor, alpha: float) -> Tensor:
+    return _forward(_widen(weight), _widen(threshold), alpha).to(weight.dtype)
+
+
+def _backward(grad: Tensor, weight: Tensor, threshold: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    by_weight, by_threshold = _derivatives(_widen(weight), _widen(threshold), alpha)
+    grad_threshold = (_widen(grad) * by_threshold).sum_to_size(threshold.shape)
+    return (_widen(grad) * by_weight).to(weight.dtype), grad_threshold.to(threshold.dtype)
+
+
+@cache
+def _compiled(formula: Callable[..., Any]) -> Callable[..., Any]:
+    """Fuse a formula's many small kernels into one; worth it on a GPU, where nothing native exists."""
+    return torch.compile(formula)
+
+
+def _on(weight: Tensor, formula: Callable[..., Any]) -> Callable[..., Any]:
+    return _compiled(formula) if weight.is_cuda and not torch.compiler.is_compiling() else formula
+
+
+class _Theta(torch.autograd.Function):
+    """θ with its hand-written backward: native on the CPU, fused by `torch.compile` on a GPU, plain torch elsewhere."""
+
+    @staticmethod
+    def forward(ctx, weight, threshold, alpha, want_norm):  # type: ignore[no-untyped-def]  # torch's protocol
+        ctx.save_for_backward(weight, threshold)
+        ctx.alpha = alpha
+        ctx.set_materialize_grads(False)
+        if native.can_run(weight, threshold):
+            out, value, slope = native.theta_forward(weight, threshold, alpha, want_norm)
+        elif want_norm:
+            out, value, slope = _on(weight, _forward_with_norm)(weight, threshold, alpha)
+        else:
+            out = _on(weight, _forward_only)(weight, threshold, alpha)
+        if not want_norm:
+            return out
+        ctx.mark_non_differentiable(value, slope)
+        return out, value, slope
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad, *_):  # type: ignore[no-untyped-def]  # torch's protocol
+        if grad is None:
+            return None, None, None, None
+        weight, threshold = ctx.saved_tensors
+        needs_weight, needs_threshold = ctx.needs_input_grad[:2]
+        if native.can_run(weight, threshold) and grad.dtype is weight.dtype:
+            grad_weight, grad_threshold = native.theta_backward(
+                grad, weight, threshold, ctx.alpha, needs_weight, needs_threshold
+            )
+        else:
+            grad_weight, grad_threshold = _on(weight, _backward)(grad, weight, threshold, ctx.alpha)
+        return grad_weight if needs_weight else None, grad_threshold if needs_threshold else None, None, None

@@ -1,0 +1,136 @@
+"""L = L₀ + L_wd + L_t: what the paper adds to the loss of a task, and which parameter gets which learning rate."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from secateur.parametrization import readings
+from secateur.sibling import LearnedThreshold, learned_thresholds
+
+# torch's own word for it: a dictionary that the optimizer keeps and that schedulers write to.
+ParameterGroup: TypeAlias = dict[str, Any]
+
+_groups_of: WeakKeyDictionary[nn.Module, tuple[ParameterGroup, ParameterGroup]] = WeakKeyDictionary()
+
+
+def parameter_groups(
+    sibling: nn.Module, *, lr: float, rho: float = 1e-2, lambda_wd: float = 0.0, decay_biases: bool = False
+) -> list[ParameterGroup]:
+    """Return the optimizer's groups: weights with decay, biases and norms without, thresholds at lr·ρ without.
+
+    ρ multiplies the learning rate, not the gradient, which Adam would divide away again. L_wd = λ_wd·‖W‖² acts on
+    the raw weights; its gradient is 2·λ_wd·W, hence `weight_decay = 2·λ_wd`. A model without thresholds gets the
+    first two groups only, so that a dense reference trains in the same way.
+    """
+    _refuse_negative(lr=lr, rho=rho, lambda_wd=lambda_wd)
+    functions = learned_thresholds(sibling).values()
+    thresholds = [function.threshold for function in functions]
+    own = {id(threshold) for threshold in thresholds}
+    pruned = {id(reading.original) for reading in readings(sibling, LearnedThreshold)}
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
+    for parameter in sibling.parameters():
+        if id(parameter) not in own:
+            is_weight = parameter.dim() >= 2 or id(parameter) in pruned
+            (decayed if is_weight or decay_biases else free).append(parameter)
+    groups: list[ParameterGroup] = [{"params": decayed, "lr": lr, "weight_decay": 2 * lambda_wd}]
+    if free:
+        groups.append({"params": free, "lr": lr, "weight_decay": 0.0})
+    if thresholds:
+        groups.append({"params": thresholds, "lr": lr * rho, "weight_decay": 0.0, "rho": rho})
+        _groups_of[sibling] = groups[0], groups[-1]
+        for threshold in thresholds:
+            if type(threshold) is not nn.Parameter:
+                # A sharded threshold (DTensor) is another object during forward, so it cannot be projected there.
+                threshold.register_post_accumulate_grad_hook(_project_)
+    return groups
+
+
+def penalty(sibling: nn.Module, lambda_t: float = 1e-2) -> Tensor:
+    """Return L_t = λ_t · Σ‖θ(W; t)‖₁, whose gradient reaches the thresholds and exactly nothing else.
+
+    Each tensor counts once, however often the forward read it. Add it to the loss of every backward; with gradient
+    accumulation over k micro-batches divide it by k as you divide the loss.
+    """
+    _refuse_negative(lambda_t=lambda_t)
+    functions = _functions_with_weights(sibling)
+    if not functions:
+        raise ValueError(f"{type(sibling).__name__} has no thresholds to penalise: call build_sibling(model) first")
+    _warn_of_lost_settings(sibling)
+    values, slopes, thresholds = [], [], []
+    for function, weight in functions:
+        function.project_()
+        norm, threshold = function.norm(weight)
+        values.append(norm.value)
+        slopes.append(norm.slope)
+        thresholds.append(threshold)
+    total = values[0] if len(values) == 1 else torch.stack(values).sum()
+    loss: Tensor = _Penalty.apply(lambda_t, total, slopes, *thresholds)  # type: ignore[no-untyped-call]  # torch's apply
+    return loss
+
+
+class _Penalty(torch.autograd.Function):
+    """λ_t · Σ|θ| as a function of the thresholds alone; θ's forward has left value and slope."""
+
+    @staticmethod
+    def forward(ctx, lambda_t, total, slopes, *thresholds):  # type: ignore[no-untyped-def]  # torch's protocol
+        ctx.lambda_t, ctx.slopes = lambda_t, slopes
+        ctx.dtypes = [threshold.dtype for threshold in thresholds]
+        return (lambda_t * total).to(torch.promote_types(thresholds[0].dtype, torch.float32))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]  # torch's protocol
+        scale = grad * ctx.lambda_t
+        grads = [(slope * scale).to(dtype) for slope, dtype in zip(ctx.slopes, ctx.dtypes, strict=True)]
+        return None, None, None, *grads
+
+
+def _functions_with_weights(sibling: nn.Module) -> list[tuple[LearnedThreshold, Tensor]]:
+    """Return every threshold function once, with its stored weight; by hand, since this runs every step."""
+    found: dict[LearnedThreshold, Tensor] = {}
+    for module in sibling.modules():
+        if isinstance(module, nn.utils.parametrize.ParametrizationList):
+            for part in module:
+                if isinstance(part, LearnedThreshold):
+                    found[part] = module.original
+    return list(found.items())
+
+
+def _project_(threshold: Tensor) -> None:
+    threshold.data.clamp_(min=0)
+
+
+def _warn_of_lost_settings(sibling: nn.Module) -> None:
+    """Say so when a scheduler has overwritten ρ, or an optimizer does not do the paper's weight decay."""
+    if sibling not in _groups_of:
+        return
+    weights, thresholds = _groups_of[sibling]
+    wanted = weights["lr"] * thresholds["rho"]
+    if not math.isclose(thresholds["lr"], wanted, rel_tol=1e-4, abs_tol=1e-30):
+        warnings.warn(
+            f"the thresholds' learning rate is {float(thresholds['lr']):.3g} instead of lr·rho = {float(wanted):.3g}: "
+            "a scheduler with absolute rates (OneCycleLR(max_lr=…), eta_min) has overwritten it; give it one rate per "
+            "parameter group",
+            stacklevel=3,
+        )
+        del _groups_of[sibling]
+    elif weights.get("decoupled_weight_decay") and weights["weight_decay"]:
+        warnings.warn(
+            "AdamW decouples weight decay from the gradient, which is not the paper's L_wd: use Adam, or lambda_wd=0 "
+            "and a weight decay of your own",
+            stacklevel=3,
+        )
+        del _groups_of[sibling]
+
+
+def _refuse_negative(**settings: float) -> None:
+    for name, value in settings.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} must be ≥ 0 and finite, got {value}")
