@@ -1,0 +1,122 @@
+"""How many weights a network has, and how many of them are zero."""
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from secateur.measure.effective import distinct_tensors, own_tensors, walk_layers
+from secateur.measure.evaluating import evaluating
+
+PRUNABLE_LAYERS = (
+    nn.Linear,
+    _ConvNd,  # Conv1d to Conv3d and ConvTranspose1d to ConvTranspose3d
+    nn.Embedding,
+    nn.EmbeddingBag,
+    nn.Bilinear,
+    nn.MultiheadAttention,
+    nn.RNNBase,
+    nn.RNNCellBase,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """A number of weights and how many of them are exactly zero. A NaN is not a zero."""
+
+    weights: int
+    zeros: int
+
+    @property
+    def kept(self) -> int:
+        """The weights that are not zero."""
+        return self.weights - self.zeros
+
+    @property
+    def sparsity(self) -> float:
+        """Zeros ÷ all, from 0 to 1; 0 where there are no weights."""
+        return self.zeros / self.weights if self.weights else 0.0
+
+    @property
+    def ratio(self) -> float:
+        """All ÷ kept; infinite when none is kept, 1 where there are no weights."""
+        if self.kept:
+            return self.weights / self.kept
+        return math.inf if self.weights else 1.0
+
+
+@dataclass(frozen=True)
+class TensorCount(Tally):
+    """The tally of one tensor, under the first of its names."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Total(Tally):
+    """The tally of several tensors together."""
+
+    tensors: tuple[TensorCount, ...]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a network holds: of its prunable weights alone, and of all its parameters."""
+
+    prunable: Total
+    whole: Total
+
+
+def count(model: nn.Module, prunable: Collection[str] | None = None) -> Counts:
+    """Count the weights and zeros of `model`, tensor by tensor, as its layers read them.
+
+    A tied tensor counts once. A parametrized one counts as what comes out of its parametrization, whose own
+    parameters (thresholds, scales) are not weights; one masked by `torch.nn.utils.prune` counts as masked.
+    Buffers are not parameters. `prunable` names the prunable tensors, by default those of `prunable_names`.
+    """
+    wanted = set(prunable_names(model) if prunable is None else prunable)
+    chosen, everything = [], []
+    with evaluating(model):
+        for names, tensor in distinct_tensors(model).items():
+            if tensor.is_parameter:
+                everything.append(_count_tensor(names[0], tensor.read()))
+                if wanted.intersection(names):
+                    chosen.append(everything[-1])
+                wanted.difference_update(names)
+    if wanted:
+        raise ValueError(f'prunable: the model has no parameter "{min(wanted)}"')
+    return Counts(_add_up(chosen), _add_up(everything))
+
+
+def prunable_names(model: nn.Module) -> tuple[str, ...]:
+    """Name the matrices of linear, convolution, embedding, bilinear, attention and recurrent layers.
+
+    Biases (also `bias_k` and `bias_v` of attention), norms and the tensors of other layers are left out. A
+    tied tensor has the first of its names, a parametrized one its name in the plain model: `fc.weight`,
+    `rnn.weight_ih_l0`, `attention.in_proj_weight`.
+    """
+    with evaluating(model):
+        sources = {
+            tensor.source
+            for _, layer in walk_layers(model)
+            if isinstance(layer, PRUNABLE_LAYERS)
+            for name, tensor in own_tensors(layer).items()
+            if "weight" in name and tensor.is_parameter and tensor.read().ndim >= 2
+        }
+        return tuple(names[0] for names, tensor in distinct_tensors(model).items() if tensor.source in sources)
+
+
+def _count_tensor(name: str, tensor: Tensor) -> TensorCount:
+    weights = tensor.numel()
+    zeros = weights - int(torch.count_nonzero(tensor))
+    return TensorCount(name, tuple(tensor.shape), weights=weights, zeros=zeros)
+
+
+def _add_up(tensors: Iterable[TensorCount]) -> Total:
+    tensors = tuple(tensors)
+    weights, zeros = sum(tensor.weights for tensor in tensors), sum(tensor.zeros for tensor in tensors)
+    return Total(tensors, weights=weights, zeros=zeros)
