@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: run test lint bench clean
+.PHONY: run test lint bench readme clean
 
 run: $(INSTALLED)
 	$(BIN)/secateur prune lenet-300-100 --data mnist --preset quick --resume
@@ -21,6 +21,10 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)
 	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
+
+# The README's tables, from results/.
+readme: $(INSTALLED)
+	$(BIN)/python -m secateur.report.readme README.md
 
 # torch first and alone: the constraint names the version, so that nothing else pulls in a larger one.
 $(INSTALLED): pyproject.toml constraints.txt $(wildcard native/*)

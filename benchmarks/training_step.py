@@ -1,0 +1,111 @@
+"""What does learning thresholds cost? A training step of the sibling beside one of the plain network (one thread).
+
+Both steps are the whole thing: forward, loss, penalty, backward, fused Adam with weight decay. They take turns in one
+process, and the ratio is the median over the turns. Memory is the peak of a fresh process that does nothing else.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import secateur
+from secateur import models
+from secateur.measure import compare_latency
+
+CASES = {
+    "LeNet-300-100, batch 128": (lambda: models.build("lenet-300-100", seed=0), (128, 1, 28, 28)),
+    "LeNet-5, batch 128": (
+        lambda: models.build("lenet-5", seed=0).to(memory_format=torch.channels_last),
+        (128, 1, 28, 28),
+    ),
+    "Linear 9216→4096, batch 64": (lambda: nn.Linear(9216, 4096), (64, 9216)),
+}
+LIMITS = {"LeNet-300-100, batch 128": 1.30, "LeNet-5, batch 128": 1.08, "Linear 9216→4096, batch 64": 1.45}
+
+
+def training_step(model: nn.Module, shape: tuple[int, ...]) -> Callable[[], None]:
+    """Return a function that takes one step on fixed random data."""
+    inputs, has_thresholds = torch.rand(shape), bool(secateur.learned_thresholds(model))
+    with torch.no_grad():
+        labels = torch.arange(shape[0]) % model(inputs).shape[1]
+    optimizer = torch.optim.Adam(secateur.parameter_groups(model, lr=1e-3, lambda_wd=1e-4), fused=True)
+
+    def step() -> None:
+        loss = functional.cross_entropy(model(inputs), labels)
+        if has_thresholds:
+            loss = loss + secateur.penalty(model)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def peak_bytes(case: str, kind: str) -> int:
+    """Return the peak resident memory of a fresh process that takes five steps."""
+    out = subprocess.run([sys.executable, __file__, "--peak", case, kind], capture_output=True, text=True, check=True)
+    return int(out.stdout)
+
+
+def print_peak(case: str, kind: str) -> None:
+    torch.set_num_threads(1)
+    make, shape = CASES[case]
+    model = make()
+    step = training_step(secateur.build_sibling(model) if kind == "sibling" else model, shape)
+    for _ in range(5):
+        step()
+    # Not getrusage: its maximum is inherited from the process that started this one.
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    print(int(status["VmHWM"].split()[0]) * 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peak", nargs=2, metavar=("CASE", "KIND"))
+    parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--save", type=Path, help="write the table as JSON")
+    options = parser.parse_args()
+    if options.peak:
+        print_peak(*options.peak)
+        return
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    rows = {}
+    print(f"{'':28}{'plain ms':>10}{'sibling ms':>12}{'ratio':>8}{'95 % interval':>18}{'limit':>8}")
+    for case, (make, shape) in CASES.items():
+        rivals = {
+            "plain": training_step(make(), shape),
+            "sibling": training_step(secateur.build_sibling(make()), shape),
+        }
+        found = compare_latency(rivals, repeats=options.repeats, warmup=5)
+        plain, sibling = found["plain"].latency.median_ms, found["sibling"].latency.median_ms
+        ratio, (low, high) = found["sibling"].time_ratio, found["sibling"].interval
+        rows[case] = {"plain_ms": plain, "sibling_ms": sibling, "ratio": ratio, "interval": [low, high]}
+        print(f"{case:28}{plain:10.2f}{sibling:12.2f}{ratio:8.3f}{f'{low:.3f} … {high:.3f}':>18}{LIMITS[case]:8.2f}")
+    case = "Linear 9216→4096, batch 64"
+    plain, sibling = peak_bytes(case, "plain"), peak_bytes(case, "sibling")
+    weights = 9216 * 4096 * 4
+    rows[case]["extra_peak_over_weight_bytes"] = (sibling - plain) / weights
+    print(f"peak memory of the last: {plain / 1e6:.0f} MB plain, {sibling / 1e6:.0f} MB sibling: "
+          f"+{(sibling - plain) / weights:.2f} × the pruned weights' bytes (limit 1.10)")  # fmt: skip
+    if options.save:
+        facts = {
+            "torch": torch.__version__,
+            "threads": 1,
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "machine": platform.machine(),
+        }
+        options.save.parent.mkdir(parents=True, exist_ok=True)
+        options.save.write_text(json.dumps({"rows": rows, **facts}, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
