@@ -199,3 +199,25 @@ def test_compiled_theta_agrees_with_eager_theta():
     assert_close(compiled, eager, rtol=1e-5, atol=1e-7)
     for ours, other in zip(torch.autograd.grad(compiled.square().sum(), (weight, threshold)), expected, strict=True):
         assert_close(ours, other, rtol=1e-4, atol=1e-4)
+
+
+def test_a_second_derivative_is_refused():
+    weight, threshold = torch.randn(4, requires_grad=True), torch.tensor([0.2], requires_grad=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(theta(weight, threshold, 10).sum(), weight, create_graph=True)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (6, 1, 1, 1), (1, 4, 1, 1)])
+def test_channels_last_weights_keep_their_order_and_their_values(shape):
+    weight = torch.randn(6, 4, 3, 3)
+    threshold = torch.rand(shape) * 0.5
+    results = []
+    for order in (torch.contiguous_format, torch.channels_last):
+        x = weight.clone(memory_format=order).requires_grad_()
+        t = threshold.clone().requires_grad_()
+        mapped, norm = theta_with_norm(x, t, 20)
+        mapped.square().sum().backward()
+        assert mapped.is_contiguous(memory_format=order)
+        results.append((mapped, norm.value, norm.slope, x.grad, t.grad))
+    for plain, last in zip(*results, strict=True):
+        assert_close(last, plain, rtol=1e-4, atol=1e-5)

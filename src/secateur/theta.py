@@ -173,9 +173,9 @@ class _Theta(torch.autograd.Function):
     @staticmethod
     def forward(ctx, weight, threshold, alpha, want_norm):  # type: ignore[no-untyped-def]  # torch's protocol
         ctx.save_for_backward(weight, threshold)
-        ctx.alpha = alpha
         ctx.set_materialize_grads(False)
-        if native.can_run(weight, threshold):
+        ctx.alpha, ctx.is_native = alpha, native.can_run(weight, threshold)
+        if ctx.is_native:
             out, value, slope = native.theta_forward(weight, threshold, alpha, want_norm)
         elif want_norm:
             out, value, slope = _on(weight, _forward_with_norm)(weight, threshold, alpha)
@@ -186,14 +186,18 @@ class _Theta(torch.autograd.Function):
         ctx.mark_non_differentiable(value, slope)
         return out, value, slope
 
+    # Without torch's once_differentiable, which costs more than a small layer's arithmetic; the check is ours.
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad, *_):  # type: ignore[no-untyped-def]  # torch's protocol
         if grad is None:
             return None, None, None, None
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise RuntimeError("θ has no second derivative here: call backward without create_graph=True")
         weight, threshold = ctx.saved_tensors
         needs_weight, needs_threshold = ctx.needs_input_grad[:2]
-        if native.can_run(weight, threshold) and grad.dtype is weight.dtype:
+        if grad.is_sparse:  # of an Embedding with sparse=True; the gradient by a threshold is dense anyway
+            grad = grad.to_dense()
+        if ctx.is_native and grad.dtype is torch.float32:
             grad_weight, grad_threshold = native.theta_backward(
                 grad, weight, threshold, ctx.alpha, needs_weight, needs_threshold
             )
