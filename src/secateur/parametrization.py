@@ -121,36 +121,30 @@ def _accept_plain_tensors(module: nn.Module, state_dict: dict[str, Tensor], pref
 
 
 def _follow_flat_weights(module: nn.RNNBase) -> None:
-    """Let a recurrent layer, which reads a list of its weights, fill that list anew at every forward.
+    """Let a recurrent layer, which reads a list of its weights, fill that list for the length of a forward.
 
     Torch refills it whenever a weight is another object, which is every time, computes the function twice for it
     and keeps the results, after which the module cannot be deep-copied. The parametrized class is ours to change.
     """
     parametrized_class = type(module)
-    parametrized_class._init_flat_weights = _use_stored_weights  # type: ignore[assignment]  # a method by any name
-    parametrized_class._update_flat_weights = _use_mapped_weights  # type: ignore[assignment]  # likewise
+    parametrized_class._init_flat_weights = _empty_flat_weights  # type: ignore[assignment]  # a method by any name
+    parametrized_class._update_flat_weights = _fill_flat_weights  # type: ignore[assignment]  # likewise
     module._init_flat_weights()
-    module.register_forward_hook(_let_go_of_mapped_weights, always_call=True)
+    module.register_forward_hook(_empty_flat_weights, always_call=True)
 
 
-def _use_stored_weights(module: nn.RNNBase) -> None:
-    stored = dict(module.named_parameters())
-    module._flat_weights = [
-        stored.get(name, stored.get(f"parametrizations.{name}.original")) for name in module._flat_weights_names
-    ]
+def _empty_flat_weights(module: nn.RNNBase, *_: object) -> None:
+    # As long as before: torch writes into it when a bias is replaced.
+    module._flat_weights = [None] * len(module._flat_weights_names)
     module._flat_weight_refs = []
 
 
-def _use_mapped_weights(module: nn.RNNBase) -> None:
+def _fill_flat_weights(module: nn.RNNBase) -> None:
     module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
 
 
-def _let_go_of_mapped_weights(module: nn.RNNBase, *_: object) -> None:
-    _use_stored_weights(module)
-
-
 def _forget_hooks(module: nn.Module) -> None:
-    ours = {_accept_plain_tensors, _let_go_of_mapped_weights}
+    ours = {_accept_plain_tensors, _empty_flat_weights}
     for hooks in (module._load_state_dict_pre_hooks, module._forward_hooks):
         for key, hook in list(hooks.items()):
             if getattr(hook, "hook", hook) in ours:

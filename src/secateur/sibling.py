@@ -84,13 +84,16 @@ class LearnedThreshold(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return θ(weight; threshold), and keep its norm for the penalty while gradients are recorded."""
-        if not torch.is_grad_enabled() or torch.compiler.is_exporting():
+        if torch.compiler.is_exporting():
             return theta(weight, self.threshold, self.alpha)
-        compiling = torch.compiler.is_compiling()
-        if not compiling:
-            self.project_()
+        if not torch.is_grad_enabled():
+            # Reentrant checkpointing comes this way, and a record that its last backward left is out of date.
+            self._recorded = None
+            return theta(weight, self.threshold, self.alpha)
+        self.project_()
         mapped, norm = theta_with_norm(weight, self.threshold, self.alpha)
-        self._recorded = _Recorded(norm, self.threshold, None if compiling else self._versions(weight))
+        versions = None if torch.compiler.is_compiling() else self._versions(weight)
+        self._recorded = _Recorded(norm, self.threshold, versions)
         return mapped
 
     def project_(self) -> None:
@@ -105,16 +108,11 @@ class LearnedThreshold(nn.Module):
         """Return Σ|θ| with its slope, and the threshold tensor that the slope belongs to.
 
         Taken from the last forward if weight and threshold have not changed since; computed otherwise, as after a
-        forward without gradients or inside reentrant checkpointing, which runs the forward that way.
+        forward without gradients or inside reentrant checkpointing, which runs the forward that way. What a forward
+        left serves once: a fused optimizer changes tensors without telling their version counters.
         """
-        recorded = self._recorded
-        if recorded is not None and (
-            # A threshold that is another object now was swapped by a sharding wrapper around forward and backward:
-            # the weights are out of reach until the next forward, and the record is the only truth there is.
-            recorded.threshold is not self.threshold
-            or recorded.versions is None
-            or recorded.versions == self._versions(weight)
-        ):
+        recorded, self._recorded = self._recorded, None
+        if recorded is not None and self._is_current(recorded, weight):
             return recorded.norm, recorded.threshold
         with torch.no_grad():
             return theta_with_norm(weight, self.threshold, self.alpha)[1], self.threshold
@@ -122,6 +120,13 @@ class LearnedThreshold(nn.Module):
     def forget(self) -> None:
         """Drop what the last forward left."""
         self._recorded = None
+
+    def _is_current(self, recorded: _Recorded, weight: Tensor) -> bool:
+        if type(self.threshold) is not nn.Parameter and type(recorded.threshold) is nn.Parameter:
+            # A sharding wrapper has put its pieces (DTensor) back after the forward: the whole weights are out of
+            # reach until the next one, and the record is the only truth there is.
+            return True
+        return recorded.threshold is self.threshold and recorded.versions in (None, self._versions(weight))
 
     def _versions(self, weight: Tensor) -> tuple[int, int]:
         return weight._version, self.threshold._version

@@ -85,7 +85,6 @@ class _Penalty(torch.autograd.Function):
         return (lambda_t * total).to(torch.promote_types(thresholds[0].dtype, torch.float32))
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad):  # type: ignore[no-untyped-def]  # torch's protocol
         scale = grad * ctx.lambda_t
         grads = [(slope * scale).to(dtype) for slope, dtype in zip(ctx.slopes, ctx.dtypes, strict=True)]
