@@ -1,0 +1,121 @@
+"""One file that holds a training run at the end of an epoch: no pickle in it, and never half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
+
+# Gathers what FSDP2 has sharded and drops DDP's prefix, so that a checkpoint does not depend on how it was trained.
+_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+_WHOLE_AND_FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
+
+
+class CheckpointError(Exception):
+    """A checkpoint that is damaged or belongs to something else."""
+
+
+def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, facts: dict[str, Any], *, write: bool) -> None:
+    """Write model, optimizer and `facts` (plain JSON) to `path`, atomically; all ranks call it, one has `write` set."""
+    weights, moments = get_state_dict(model, optimizer, options=_WHOLE_AND_FLAT)
+    if not write:
+        return
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, Any] = {}
+    for kind, state in (("model", weights), ("optimizer", moments)):
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                # Tied tensors share memory, which the format refuses: each gets its own copy.
+                tensors[f"{kind}:{key}"] = value.detach().clone().contiguous()
+            else:
+                numbers[f"{kind}:{key}"] = value
+    header = {"facts": json.dumps(facts), "numbers": json.dumps(numbers)}
+    write_atomically(path, safetensors.torch.save(tensors, metadata=header))
+
+
+def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Fill model and optimizer from `path` and return the facts stored beside them."""
+    state, facts = _read(path)
+    moments = _nested(state["optimizer"])
+    try:
+        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=moments, options=_WHOLE)
+    except (RuntimeError, KeyError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise CheckpointError(f"{path} was written by another model or optimizer: {first}") from error
+    _lay_out_like_parameters(optimizer)
+    return facts
+
+
+def _nested(flat: dict[str, Any]) -> dict[str, Any]:
+    """Return an optimizer's state as torch nests it, every parameter in a group of its own.
+
+    torch flattens a whole state when it gets one, but cannot take it back (2.13): KeyError in param_groups.
+    """
+    moments: dict[str, dict[str, Any]] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in flat.items():
+        section, _, place = key.partition(".")
+        parameter, _, name = place.rpartition(".")
+        if section == "state":
+            moments.setdefault(parameter, {})[name] = value
+        else:
+            groups.setdefault(parameter, {"params": [parameter]})[name] = value
+    return {"state": moments, "param_groups": list(groups.values())}
+
+
+def _lay_out_like_parameters(optimizer: torch.optim.Optimizer) -> None:
+    """Give moments the memory layout of their parameter: a file has none, and fused kernels go by memory alone."""
+    for parameter, moments in optimizer.state.items():
+        for name, value in moments.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                moments[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def load_model(path: Path) -> dict[str, Tensor]:
+    """Return the state dict of the model alone."""
+    return _read(path)[0]["model"]
+
+
+def _read(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            header = file.metadata()
+            entries: dict[str, Any] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
+        facts, numbers = json.loads(header["facts"]), json.loads(header["numbers"])
+        state: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}}
+        for name, value in {**entries, **numbers}.items():
+            kind, _, key = name.partition(":")
+            state[kind][key] = value
+        return state, dict(facts)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist: the run has not got that far") from None
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is not a usable checkpoint ({error}): delete it and start again") from error
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a crash, sees either the old one or the whole new one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:  # a full disk does not say by itself which file it has no room for
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()
