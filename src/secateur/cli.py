@@ -1,0 +1,351 @@
+"""The command line: parsing only, each command is one call into the library."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from dataclasses import asdict, dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, TextIO, TypeVar, cast
+
+import torch
+import tyro
+from rich.console import Console
+from typing_extensions import Doc
+
+from secateur.sibling import SiblingConfig, targets
+from secateur.train.loop import TrainConfig
+
+Command = TypeVar("Command")
+
+
+def _named(placeholder: str) -> Any:
+    """Say what a positional argument is called in the help."""
+    return tyro.conf.arg(metavar=placeholder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prune:
+    """Train the sibling of a network, cut it, fine-tune what is left, and leave a sparse network with its record."""
+
+    network: Annotated[tyro.conf.Positional[str], _named("NETWORK"), Doc("lenet-300-100 or lenet-5")]
+    data: Annotated[str, Doc("mnist, fashion-mnist, cifar10, or digits (needs no download)")] = "mnist"
+    preset: Annotated[str, Doc("settings that the other flags then change")] = "paper"
+    dense: Annotated[bool, Doc("train the dense reference instead: same settings, no thresholds")] = False
+    seed: Annotated[int, Doc("of the weights, the order of images and everything else random")] = 0
+    threads: Annotated[int | None, Doc("CPU threads; a seed and a thread count determine every bit")] = None
+    runs: Annotated[Path, Doc("where runs are kept")] = Path("runs")
+    data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
+    resume: Annotated[bool, Doc("go on with an unfinished run")] = False
+    json: Annotated[bool, Doc("print the result as JSON and nothing else")] = False
+    sibling: SiblingConfig = field(default_factory=SiblingConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Show what would be pruned in a network, before training."""
+
+    network: Annotated[tyro.conf.Positional[str], _named("NETWORK"), Doc("lenet-300-100 or lenet-5")]
+    json: Annotated[bool, Doc("print JSON and nothing else")] = False
+    sibling: SiblingConfig = field(default_factory=SiblingConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate:
+    """Read the test set, once, and judge a finished run by it."""
+
+    run: Annotated[
+        tyro.conf.Positional[Path | None], _named("RUN"), Doc("the directory of a finished run, or else the newest one")
+    ] = None
+    runs: Annotated[Path, Doc("where the newest run is looked for")] = Path("runs")
+    data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
+    json: Annotated[bool, Doc("print JSON and nothing else")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduce:
+    """Run what a table of the paper needs and is not in the results yet, and print the table."""
+
+    what: Annotated[tyro.conf.Positional[str], _named("TABLE"), Doc("table1, table2 or sensitivity")]
+    networks: Annotated[tuple[str, ...], Doc("which rows")] = ("lenet-300-100", "lenet-5")
+    preset: Annotated[str, Doc("the settings to run")] = "paper"
+    seeds: Annotated[int, Doc("seeds 0 to this, exclusive; 0: show what is there")] = 0
+    workers: Annotated[int, Doc("runs at a time, one thread each; 1: in this process")] = 2
+    results: Annotated[Path, Doc("where published results are kept")] = Path("results")
+    runs: Annotated[Path, Doc("where runs are kept")] = Path("runs")
+    data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
+    json: Annotated[bool, Doc("print JSON and nothing else")] = False
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return 0, 1 for a failure, 2 for wrong usage."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    if not words or words[0] in ("-h", "--help"):
+        _print_commands()
+        return 0 if words else 2
+    if words[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"secateur {version('secateur')}")
+        return 0
+    try:
+        with _Usage():
+            _require_one_of("command", words[0], tuple(_COMMANDS))
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return _COMMANDS[words[0]](words[1:])
+    except _UsageError as error:
+        return _complain(str(error), 2)
+    except KeyboardInterrupt:
+        return _complain(_INTERRUPTED.get(words[0], "interrupted"), 130)
+    except Exception as error:  # the outermost frame: one line for the user, the trace on request
+        if debug:
+            traceback.print_exc()
+        return _complain(_sentence(error), 1)
+
+
+class _UsageError(Exception):
+    """What the user typed cannot be carried out as it is."""
+
+
+def _prune(words: list[str]) -> int:
+    from secateur.experiments.job import run
+    from secateur.experiments.presets import preset
+    from secateur.report.terminal import Watcher, print_run
+
+    chosen = _parse(Prune, words)
+    with _Usage():
+        _require_known(chosen.network, chosen.data)
+        _require_at_least(0, seed=chosen.seed)
+        _require_at_least(1, threads=chosen.threads)
+        start = preset(chosen.preset, chosen.network)
+        default = replace(chosen, sibling=start.sibling, train=start.train)
+    chosen = _parse(Prune, words, default=default)
+    if chosen.threads is not None:
+        torch.set_num_threads(chosen.threads)
+    job = replace(
+        start,
+        data=chosen.data,
+        seed=chosen.seed,
+        method="dense" if chosen.dense else "prune",
+        sibling=chosen.sibling,
+        train=chosen.train,
+    )
+    console = Console(stderr=chosen.json)
+    with Watcher(console) as watcher:
+        directory = run(job, chosen.runs, data_root=chosen.data_root, resume=chosen.resume, observer=watcher)
+    if chosen.json:
+        print(json.dumps(directory.read(directory.result)))
+    else:
+        print_run(console, directory)
+    return 0
+
+
+def _summary(words: list[str]) -> int:
+    from secateur import models
+    from secateur.report.terminal import summary_table
+
+    chosen = _parse(Summary, words)
+    with _Usage():
+        found = targets(models.build(chosen.network, seed=0), chosen.sibling)
+    if chosen.json:
+        tensors = [asdict(target) | {"weights": target.weights} for target in found]
+        totals = {key: sum(tensor[key] for tensor in tensors) for key in ("weights", "thresholds")}
+        print(json.dumps({**totals, "tensors": tensors}))
+    else:
+        Console().print(summary_table(found))
+    return 0
+
+
+def _evaluate(words: list[str]) -> int:
+    from secateur.experiments.job import evaluate
+    from secateur.experiments.rundir import RunDirectory, newest_finished
+    from secateur.report.terminal import print_evaluation
+
+    chosen = _parse(Evaluate, words)
+    directory = newest_finished(chosen.runs) if chosen.run is None else RunDirectory(chosen.run)
+    errors = evaluate(directory, data_root=chosen.data_root)
+    if chosen.json:
+        print(json.dumps({"run": str(directory.path), **errors}))
+    else:
+        print_evaluation(Console(), directory)
+    return 0
+
+
+def _reproduce(words: list[str]) -> int:
+    from secateur.experiments.presets import preset, preset_names
+    from secateur.experiments.reproduce import jobs, run_missing, sensitivity_jobs
+    from secateur.report.tables import sensitivity_table, table1, table2
+
+    chosen = _parse(Reproduce, words)
+    with _Usage():
+        _require_one_of("table", chosen.what, ("table1", "table2", "sensitivity"))
+        _require_at_least(0, seeds=chosen.seeds)
+        _require_at_least(1, workers=chosen.workers)
+        for network in chosen.networks:
+            _require_known(network, "mnist")
+            preset(chosen.preset, network)
+        if chosen.what == "sensitivity":
+            wanted = [job for network in chosen.networks for job in sensitivity_jobs(network, range(chosen.seeds))]
+        else:
+            wanted = [
+                (chosen.preset, job)
+                for network in chosen.networks
+                for job in jobs(chosen.preset, network, range(chosen.seeds))
+            ]
+    console = Console(stderr=chosen.json)
+    finished = run_missing(
+        wanted, results=chosen.results, runs=chosen.runs, workers=chosen.workers, data_root=chosen.data_root
+    )
+    for path in finished:
+        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+    if chosen.what == "table1":
+        grids = [table1(chosen.results, preset_names(), chosen.networks)]
+    elif chosen.what == "table2":
+        grids = [table2(chosen.results, chosen.preset, chosen.networks)]
+    else:
+        grids = [sensitivity_table(chosen.results, network) for network in chosen.networks]
+    if chosen.json:
+        print(json.dumps([asdict(grid) for grid in grids], ensure_ascii=False))
+    else:
+        console.print(*(grid.as_rich() for grid in grids))
+    return 0
+
+
+_COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "prune": _prune,
+    "summary": _summary,
+    "evaluate": _evaluate,
+    "reproduce": _reproduce,
+}
+_DESCRIBED = {"prune": Prune, "summary": Summary, "evaluate": Evaluate, "reproduce": Reproduce}
+_INTERRUPTED = {
+    "prune": "interrupted; the run is kept: the same command with --resume goes on with it",
+    "reproduce": "interrupted; what is done is kept: the same command goes on from there",
+}
+
+
+def _print_commands() -> None:
+    print("secateur shrinks PyTorch networks while they train.\n\ncommands:")
+    for name, described in _DESCRIBED.items():
+        print(f"  {name:10} {described.__doc__}")
+    print("\nsecateur COMMAND --help shows a command's flags; --debug shows the trace of a failure.")
+
+
+def _parse(command: type[Command], words: list[str], default: Command | None = None) -> Command:
+    options: dict[str, Any] = {} if default is None else {"default": default}
+    complaint = io.StringIO()
+    try:
+        with redirect_stderr(complaint):
+            parsed, unknown = tyro.cli(
+                command,
+                args=words,
+                prog=f"secateur {command.__name__.lower()}",
+                config=(tyro.conf.OmitArgPrefixes,),
+                return_unknown_args=True,
+                **options,
+            )
+    except SystemExit as end:
+        if not end.code:
+            raise  # --help
+        raise _UsageError(_unboxed(complaint.getvalue())) from None
+    if unknown and not unknown[0].startswith("-"):
+        raise _UsageError(f'there is no place for "{unknown[0]}": secateur {command.__name__.lower()} --help')
+    with _Usage():
+        for word in unknown[:1]:
+            _require_one_of("flag", word.split("=")[0], _flags(command))
+    return cast(Command, parsed)
+
+
+def _unboxed(complaint: str) -> str:
+    """Turn the box that tyro draws around a complaint into one line: the text between its first two rules."""
+    said = [*re.split("[─-]{4,}", complaint), complaint][1]
+    return re.sub(r"^Error parsing (?!-)\S+: ", "", re.sub(r"[│╮\s]+", " ", said).strip())
+
+
+def _flags(command: type) -> list[str]:
+    """Return every flag of a command, those of nested configurations included."""
+    found = []
+    for entry in fields(command):
+        if isinstance(entry.default_factory, type):
+            found += _flags(entry.default_factory)
+        elif "Positional" not in str(entry.type):
+            found.append(f"--{entry.name.replace('_', '-')}")
+    return found
+
+
+class _Usage:
+    """Inside, a ValueError is the user's choice of words, not a failure."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, ValueError):
+            raise _UsageError(str(error)) from error
+
+
+def _require_known(network: str, data_set: str) -> None:
+    from secateur import data, models
+
+    _require_one_of("network", network, tuple(models.MODELS))
+    _require_one_of("data set", data_set, data.names())
+
+
+def _require_one_of(kind: str, name: str, known: Sequence[str]) -> None:
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f'did you mean "{near[0]}"?' if near else f"it is one of {', '.join(known)}"
+        raise ValueError(f'there is no {kind} "{name}": {hint}')
+
+
+def _require_at_least(least: int, **settings: int | None) -> None:
+    for name, value in settings.items():
+        if value is not None and value < least:
+            raise ValueError(f"{name} must be ≥ {least}, got {value}")
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    print(f"secateur: {message}", file=sys.stderr)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    text = str(error).strip().splitlines()
+    known = type(error).__name__ in (
+        "DataError",
+        "RunError",
+        "CheckpointError",
+        "ValueError",
+        "FloatingPointError",
+        "ModuleNotFoundError",
+    )
+    first = text[0] if text else type(error).__name__
+    return first if known else f"{type(error).__name__}: {first}"
+
+
+def _complain(sentence: str, code: int) -> int:
+    print(f"secateur: {sentence}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Runs, presets, and the paper's tables made from them."""

@@ -1,0 +1,63 @@
+"""Named settings: the paper's, and the ones that our searches on validation images ended in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+from secateur.experiments.job import Job
+from secateur.sibling import SiblingConfig
+from secateur.train.loop import TrainConfig
+
+# The paper names every hyper-parameter but the batch size and the number of epochs. Under Adam a threshold moves by
+# about lr·ρ per step whatever the loss says, so sparsity follows the epochs: they are chosen on validation images.
+_PAPER_EPOCHS = {"lenet-300-100": 52, "lenet-5": 23}
+
+# α = 50 and a learning rate that goes to zero are worth more than anything else that was tried.
+_LONG = TrainConfig(epochs=160, fine_tune_epochs=60, schedule="cosine", fine_tune_lr=2e-3, rho=0.030, input_dropout=0.1)
+_AUGMENTED = replace(_LONG, input_dropout=0.0, augment=0.5, scaling="standard")
+
+_PRESETS: Mapping[str, Mapping[str, tuple[SiblingConfig, TrainConfig]]] = {
+    "paper": {name: (SiblingConfig(), TrainConfig(epochs=epochs)) for name, epochs in _PAPER_EPOCHS.items()},
+    "quick": {
+        "lenet-300-100": (
+            SiblingConfig(alpha=50),
+            TrainConfig(epochs=36, fine_tune_epochs=8, schedule="cosine", rho=0.05, input_dropout=0.1),
+        ),
+        "lenet-5": (
+            SiblingConfig(alpha=50),
+            TrainConfig(epochs=6, fine_tune_epochs=2, schedule="cosine", rho=0.2, input_dropout=0.1),
+        ),
+    },
+    "accurate": {"lenet-300-100": (SiblingConfig(alpha=50), replace(_LONG, rho=0.017))},
+    "best": {
+        "lenet-300-100": (SiblingConfig(alpha=50), _LONG),
+        "lenet-5": (SiblingConfig(alpha=50), replace(_LONG, epochs=40, fine_tune_epochs=20, rho=0.06)),
+    },
+    "best-augmented": {
+        "lenet-300-100": (SiblingConfig(alpha=50), replace(_AUGMENTED, rho=0.046)),
+        "lenet-5": (SiblingConfig(alpha=50), replace(_AUGMENTED, epochs=40, fine_tune_epochs=30, rho=0.08)),
+    },
+}
+
+
+def preset_names() -> tuple[str, ...]:
+    """Name the presets."""
+    return tuple(_PRESETS)
+
+
+def preset(name: str, network: str, **settings: Any) -> Job:
+    """Return the job that a preset describes for a network; other fields of the job as `settings`."""
+    if name not in _PRESETS:
+        near = get_close_matches(name, _PRESETS, n=1)
+        hint = f'did you mean "{near[0]}"?' if near else f"it is one of {', '.join(_PRESETS)}"
+        raise ValueError(f'there is no preset "{name}": {hint}')
+    known = _PRESETS[name]
+    if network not in known:
+        if name == "paper":
+            return Job(network=network, **settings)
+        raise ValueError(f'preset "{name}" has settings for {", ".join(known)}, not for "{network}"')
+    sibling, train = known[network]
+    return Job(network=network, sibling=sibling, train=train, **settings)

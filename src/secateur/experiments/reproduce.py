@@ -1,0 +1,247 @@
+"""The paper's tables: run what is missing, seed by seed, and set our figures beside the published ones."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import statistics
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import active_children, get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from secateur import models
+from secateur.experiments.job import Job, evaluate, run, validation_by_cutoff
+from secateur.experiments.presets import preset
+from secateur.measure import count
+from secateur.train.checkpoint import write_atomically
+from secateur.train.loop import read_log
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A row of the paper's Table 1, as printed."""
+
+    change: str
+    kept: str
+    ratio: str
+
+
+@dataclass(frozen=True)
+class PublishedLayers:
+    """A row of the paper's Table 2: share of the weights pruned, layer by layer, as printed."""
+
+    pruned: dict[str, float]
+    total: float
+
+
+HAN = {"lenet-300-100": Published("−0.1", "21K", "12×"), "lenet-5": Published("−0.1", "34K", "12×")}
+PAPER = {"lenet-300-100": Published("+0.1", "14K", "19×"), "lenet-5": Published("0.0", "29K", "15×")}
+PAPER_LAYERS = {
+    "lenet-300-100": PublishedLayers({"fc1.weight": 94.7, "fc2.weight": 83.8, "fc3.weight": 11.9}, 94.7),
+    "lenet-5": PublishedLayers(
+        {"conv1.weight": 31.1, "conv2.weight": 82.2, "fc3.weight": 96.6, "fc4.weight": 41.7}, 93.3
+    ),
+}
+
+
+def result_path(results: Path, preset_name: str, job: Job) -> Path:
+    """Where the result of one seed is published."""
+    variant = f"-p={job.sibling.init_quantile:g}" if preset_name == "sensitivity" else ""
+    return results / job.network / preset_name / f"{job.method}{variant}-seed{job.seed:02d}.json"
+
+
+def jobs(preset_name: str, network: str, seeds: Iterable[int]) -> list[Job]:
+    """Return the pruned run and its dense reference, for every seed."""
+    first = preset(preset_name, network)
+    # The reference has the same optimizer, schedule, decay and number of epochs in all, and no thresholds.
+    dense = replace(first.train, epochs=first.train.epochs + first.train.fine_tune_epochs, fine_tune_epochs=0)
+    return [
+        job
+        for seed in seeds
+        for job in (replace(first, seed=seed), replace(first, seed=seed, method="dense", train=dense))
+    ]
+
+
+def run_missing(
+    wanted: Iterable[tuple[str, Job]], *, results: Path, runs: Path, workers: int, data_root: Path | None
+) -> Iterable[Path]:
+    """Run jobs whose result is not published yet, one thread each, and yield each new result's path."""
+    missing = [(name, job) for name, job in wanted if not result_path(results, name, job).exists()]
+    if workers == 1:
+        for name, job in missing:
+            yield _run_and_publish(name, job, results, runs, data_root)
+        return
+    # The workers leave Ctrl-C to us, and we end them: a run stands being killed at any moment.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    others = set(active_children())
+    failures = []
+    try:
+        futures = [pool.submit(_run_and_publish, name, job, results, runs, data_root) for name, job in missing]
+        for future in as_completed(futures):
+            failure = future.exception()
+            if failure is None:
+                yield future.result()
+            else:
+                failures.append(failure)
+        if failures:  # not before the others are through
+            raise failures[0]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in set(active_children()) - others:
+            worker.terminate()
+
+
+def _run_and_publish(name: str, job: Job, results: Path, runs: Path, data_root: Path | None) -> Path:
+    torch.set_num_threads(1)
+    directory = run(job, runs, data_root=data_root, resume=True)
+    # A study of settings is judged on validation images only; the test set is for the final rows.
+    judged = (
+        {"cutoffs": validation_by_cutoff(directory, _CUTOFFS, data_root)}
+        if name == "sensitivity"
+        else {"test": evaluate(directory, data_root=data_root)}
+    )
+    content = {
+        **directory.read(directory.result),
+        **judged,
+        "history": [
+            {key: record[key] for key in ("epoch", "error", "ratio")}
+            for record in read_log(directory.journal("train").log)
+        ],
+    }
+    path = result_path(results, name, job)
+    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    return path
+
+
+def read_results(results: Path, preset_name: str, network: str) -> dict[str, dict[int, Result]]:
+    """Return what is published, by method and seed."""
+    found: dict[str, dict[int, Result]] = {"prune": {}, "dense": {}}
+    for path in sorted((results / network / preset_name).glob("*-seed*.json")):
+        content = json.loads(path.read_text())
+        found[content["job"]["method"]][content["job"]["seed"]] = content
+    return found
+
+
+def mean_std(values: Iterable[float]) -> tuple[float, float]:
+    """Return mean and sample standard deviation (NaN for fewer than two)."""
+    listed = list(values)
+    return statistics.fmean(listed), statistics.stdev(listed) if len(listed) > 1 else math.nan
+
+
+@dataclass(frozen=True)
+class Row:
+    """What we got for one network under one preset; differences are paired by seed, with their standard error."""
+
+    network: str
+    preset: str
+    seeds: int
+    dense_error: tuple[float, float]
+    error: tuple[float, float]
+    raw_error: tuple[float, float]
+    difference: tuple[float, float]
+    kept: tuple[float, float]
+    ratio: tuple[float, float]
+    layers: dict[str, tuple[float, float]]
+    seconds: tuple[float, float]
+    dense_seconds: tuple[float, float]
+    training_images: int
+
+
+def summarize(results: Path, preset_name: str, network: str) -> Row | None:
+    """Put the published seeds of one network together; None if no pruned seed is there."""
+    found = read_results(results, preset_name, network)
+    pruned, dense = found["prune"], found["dense"]
+    if not pruned:
+        return None
+    paired = sorted(pruned.keys() & dense.keys())
+    differences = [_error(pruned[seed]) - _error(dense[seed]) for seed in paired]
+    center, spread = mean_std(differences) if differences else (math.nan, math.nan)
+    runs = [pruned[seed] for seed in sorted(pruned)]
+    references = [dense[seed] for seed in sorted(dense)]
+    return Row(
+        network=network,
+        preset=preset_name,
+        seeds=len(runs),
+        dense_error=mean_std(map(_error, references)) if references else (math.nan, math.nan),
+        error=mean_std(map(_error, runs)),
+        raw_error=mean_std(result["test"]["error"]["raw"] for result in runs),
+        difference=(center, spread / math.sqrt(len(differences)) if differences else math.nan),
+        kept=mean_std(result["kept"] for result in runs),
+        ratio=mean_std(result["ratio"] for result in runs),
+        layers={
+            layer["name"]: mean_std(100 * (1 - result["layers"][index]["kept"] / layer["weights"]) for result in runs)
+            for index, layer in enumerate(runs[0]["layers"])
+        },
+        seconds=mean_std(sum(result["seconds"].values()) for result in runs),
+        dense_seconds=mean_std(sum(result["seconds"].values()) for result in references)
+        if references
+        else (math.nan, math.nan),
+        training_images=runs[0]["training_images"],
+    )
+
+
+def largest_layers_prune_most(row: Row, weights: dict[str, int]) -> bool:
+    """Tell whether the order of the layers by size is their order by share pruned, as the paper observes."""
+    by_size = sorted(weights, key=lambda name: weights[name])
+    shares = [row.layers[name][0] for name in by_size]
+    return shares == sorted(shares)
+
+
+def layer_sizes(network: str) -> dict[str, int]:
+    """Return the number of weights of every prunable tensor of a network."""
+    return {tensor.name: tensor.weights for tensor in count(models.build(network, seed=0)).prunable.tensors}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of the sensitivity study, judged on validation images."""
+
+    name: str
+    seeds: int
+    ratio: tuple[float, float]
+    error: tuple[float, float]
+
+
+_CUTOFFS = (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+_QUANTILES = (0.0, 0.02, 0.05, 0.1, 0.2)
+
+
+def sensitivity_jobs(network: str, seeds: Iterable[int]) -> list[tuple[str, Job]]:
+    """Return the runs of the sensitivity study: the paper's settings with other initial quantiles p."""
+    first = preset("paper", network)
+    return [
+        ("sensitivity", replace(first, seed=seed, sibling=replace(first.sibling, init_quantile=p)))
+        for seed in seeds
+        for p in _QUANTILES
+    ]
+
+
+def sensitivity(results: Path, network: str) -> list[Setting]:
+    """Put the sensitivity study together: p by runs of its own, γ by cutting the runs with p = 0.1 elsewhere."""
+    runs = [json.loads(path.read_text()) for path in sorted((results / network / "sensitivity").glob("*.json"))]
+    settings = []
+    for p in _QUANTILES:
+        chosen = [run for run in runs if run["job"]["sibling"]["init_quantile"] == p]
+        if chosen:
+            ratios, errors = (
+                mean_std(v) for v in ([r["ratio"] for r in chosen], [r["validation"]["final"] for r in chosen])
+            )
+            settings.append(Setting(f"p = {p:g}", len(chosen), ratios, errors))
+    chosen = [run for run in runs if run["job"]["sibling"]["init_quantile"] == 0.1]
+    for cutoff in _CUTOFFS if chosen else ():
+        cuts = [run["cutoffs"][f"{cutoff:g}"] for run in chosen]
+        ratios, errors = mean_std(cut["ratio"] for cut in cuts), mean_std(cut["error"] for cut in cuts)
+        settings.append(Setting(f"γ = {cutoff:g}", len(chosen), ratios, errors))
+    return settings
+
+
+def _error(result: Result) -> float:
+    return float(result["test"]["error"]["final"])

@@ -1,0 +1,91 @@
+"""The files of a run: the only place that spells their names."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from secateur.train.checkpoint import write_atomically
+from secateur.train.loop import Journal, Phase
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """A directory that holds one run; everything in it is written whole or not at all."""
+
+    path: Path
+
+    @property
+    def job(self) -> Path:
+        """What was asked for."""
+        return self.path / "job.json"
+
+    @property
+    def model(self) -> Path:
+        """The finished network, plain tensors under the original names."""
+        return self.path / "model.safetensors"
+
+    @property
+    def result(self) -> Path:
+        """What came out, judged on validation images."""
+        return self.path / "result.json"
+
+    @property
+    def test(self) -> Path:
+        """Errors on test images, written by an evaluation after the run."""
+        return self.path / "test.json"
+
+    def journal(self, phase: Phase) -> Journal:
+        """Where a phase keeps its checkpoint and its log."""
+        return Journal(checkpoint=self.path / f"{phase}.checkpoint.safetensors", log=self.path / f"{phase}.jsonl")
+
+    @property
+    def has_started(self) -> bool:
+        """Whether a checkpoint to resume from exists."""
+        return self.journal("train").checkpoint.exists()
+
+    def sweep(self) -> None:
+        """Remove what a process that was killed while it wrote has left."""
+        for partial in self.path.glob(".*.partial"):
+            partial.unlink(missing_ok=True)
+
+    def write(self, path: Path, content: Any) -> None:
+        """Write JSON."""
+        write_atomically(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """Read JSON; a file that is missing or broken is one sentence."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            lost = [field for field in _FIELDS[path.name] if field not in content]
+            if lost:
+                raise ValueError(f"no {lost[0]} in it")
+            return dict(content)
+        except (FileNotFoundError, NotADirectoryError):
+            raise RunError(
+                f"{path} does not exist: the run is not finished, or this is not a run's directory"
+            ) from None
+        except (TypeError, ValueError) as error:
+            raise RunError(f"{path} is damaged ({error}): delete the directory and run again") from error
+
+
+# What a reader of each file relies on.
+_FIELDS = {
+    "job.json": ("network", "sibling", "train"),
+    "result.json": ("job", "prunable", "kept", "layers", "parameters", "parameters_kept", "validation", "seconds"),
+    "test.json": ("error", "test_images"),
+}
+
+
+def newest_finished(root: Path) -> RunDirectory:
+    """Return the run below `root` that was finished last."""
+    results = list(root.glob(f"*/{RunDirectory(root).result.name}"))
+    if not results:
+        raise RunError(f"there is no finished run in {root}: secateur prune lenet-300-100 makes one")
+    return RunDirectory(max(results, key=lambda path: path.stat().st_mtime_ns).parent)
+
+
+class RunError(Exception):
+    """A run that cannot be used: unfinished, damaged, or another one than expected."""

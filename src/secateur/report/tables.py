@@ -1,0 +1,124 @@
+"""The paper's tables with our figures beside the published ones, for the terminal and for the README."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+
+from secateur.experiments.reproduce import (
+    HAN,
+    PAPER,
+    PAPER_LAYERS,
+    Row,
+    Setting,
+    largest_layers_prune_most,
+    layer_sizes,
+    sensitivity,
+    summarize,
+)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of words, with a title and a note below."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    def as_rich(self) -> Table:
+        """Return it for the terminal."""
+        table = Table(title=self.title, title_justify="left", caption=self.note or None, caption_justify="left")
+        for index, heading in enumerate(self.header):
+            table.add_column(heading, justify="left" if index == 0 else "right")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def as_markdown(self) -> str:
+        """Return it for a document."""
+        lines = [self.header, tuple("---" if i == 0 else "---:" for i in range(len(self.header))), *self.rows]
+        body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+        return f"{body}\n\n{self.note}" if self.note else body
+
+
+def table1(results: Path, presets: tuple[str, ...], networks: tuple[str, ...]) -> Grid:
+    """Table 1: what is left of each network and what it costs in error."""
+    header = ("network", "seeds", "dense error %", "error %", "difference, points", "weights kept", "ratio", "minutes")
+    rows: list[tuple[str, ...]] = []
+    images = set()
+    for network in networks:
+        for who, published in (("Han et al. 2015", HAN[network]), ("the paper", PAPER[network])):
+            rows.append((f"{network}, {who}", "–", "–", "–", published.change, published.kept, published.ratio, "–"))
+        for preset in presets:
+            row = summarize(results, preset, network)
+            if row is not None:
+                images.add(row.training_images)
+                rows.append(_ours(row))
+    trained = " and ".join(f"{number:,}" for number in sorted(images)) or "no"
+    note = (
+        "Ours: mean ± standard deviation over seeds, on test images; differences are paired by seed, ± standard error. "
+        f"Trained on {trained} images, everything chosen on 5,000 others. Minutes: one pruned run, one thread of a "
+        "shared machine."
+    )
+    return Grid("Table 1: size and error", header, tuple(rows), note)
+
+
+def _ours(row: Row) -> tuple[str, ...]:
+    return (
+        f"{row.network}, secateur {row.preset}",
+        str(row.seeds),
+        _spread(row.dense_error, 2),
+        _spread(row.error, 2),
+        _signed(row.difference),
+        _spread(row.kept, 0),
+        _spread(row.ratio, 1, "×"),
+        _spread((row.seconds[0] / 60, row.seconds[1] / 60), 1),
+    )
+
+
+def table2(results: Path, preset: str, networks: tuple[str, ...]) -> Grid:
+    """Table 2: the share of the weights pruned in each layer."""
+    header = ("network, layer", "weights", "paper %", f"secateur {preset} %")
+    rows: list[tuple[str, ...]] = []
+    notes = []
+    for network in networks:
+        sizes, row = layer_sizes(network), summarize(results, preset, network)
+        for name, weights in sizes.items():
+            ours = _spread(row.layers[name], 1) if row else "not run"
+            printed = f"{PAPER_LAYERS[network].pruned[name]:.1f}"
+            rows.append((f"{network}, {name.removesuffix('.weight')}", f"{weights:,}", printed, ours))
+        total = f"{100 * (1 - 1 / row.ratio[0]):.1f}" if row else "not run"
+        rows.append((f"{network}, all", f"{sum(sizes.values()):,}", f"{PAPER_LAYERS[network].total:.1f}", total))
+        if row:
+            word = "follows" if largest_layers_prune_most(row, sizes) else "does not quite follow"
+            notes.append(f"In {network} the share pruned {word} the size of the layers.")
+    return Grid("Table 2: share of the weights pruned, by layer", header, tuple(rows), " ".join(notes))
+
+
+def sensitivity_table(results: Path, network: str) -> Grid:
+    """Say how much the paper's rules of thumb for γ and p matter."""
+    rows = tuple(_setting(setting) for setting in sensitivity(results, network))
+    header = ("setting", "seeds", "ratio", "validation error %")
+    return Grid(f"Sensitivity of {network} to γ and p (other settings: the paper's)", header, rows)
+
+
+def _setting(setting: Setting) -> tuple[str, ...]:
+    return setting.name, str(setting.seeds), _spread(setting.ratio, 1, "×"), _spread(setting.error, 2)
+
+
+def _spread(value: tuple[float, float], digits: int, unit: str = "") -> str:
+    mean, deviation = value
+    if math.isnan(mean):
+        return "not run"
+    text = f"{mean:,.{digits}f}{unit}"
+    return text if math.isnan(deviation) else f"{text} ± {deviation:,.{digits}f}"
+
+
+def _signed(value: tuple[float, float]) -> str:
+    mean, error = value
+    return "not run" if math.isnan(mean) else f"{mean:+.2f} ± {error:.2f}"

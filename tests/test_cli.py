@@ -1,0 +1,386 @@
+import errno
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+import secateur
+from secateur.cli import main
+from secateur.experiments import presets
+from secateur.experiments import reproduce as reproducing
+from secateur.report.terminal import Watcher
+from secateur.sibling import SiblingConfig
+from secateur.train.loop import TrainConfig
+
+TINY = ("prune", "lenet-300-100", "--data", "digits", "--epochs", "1", "--fine-tune-epochs", "1", "--rho", "0.2")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def command(capsys):
+    """Run a command in this process: its exit code, what it printed, and what it complained of."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        try:
+            code = main(words)
+        except SystemExit as end:  # --help
+            code = end.code
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def sentence(complaint: str) -> str:
+    """The one line of a complaint, which holds no trace."""
+    assert re.fullmatch(r"secateur: [^\n]+\n", complaint), complaint
+    return complaint.removeprefix("secateur: ").rstrip("\n")
+
+
+# Wrong usage
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("prnue lenet-5", 'there is no command "prnue": did you mean "prune"?'),
+        ("prune lenet5", 'there is no network "lenet5": did you mean "lenet-5"?'),
+        ("prune lenet-5 --data minst", 'there is no data set "minst": did you mean "mnist"?'),
+        ("prune lenet-5 --preset qick", 'there is no preset "qick": did you mean "quick"?'),
+        ("prune lenet5 --preset quick", 'there is no network "lenet5": did you mean "lenet-5"?'),
+        ("prune lenet-5 --lamda-t 1", 'there is no flag "--lamda-t": did you mean "--lambda-t"?'),
+        ("prune lenet-5 --lamda-t=1", 'there is no flag "--lamda-t": did you mean "--lambda-t"?'),
+        ("prune lenet-5 mnist", 'there is no place for "mnist": secateur prune --help'),
+        ("prune lenet-5 --lambda-t -1", "lambda_t must be ≥ 0 and finite, got -1.0"),
+        ("prune lenet-5 --lambda-wd -1", "lambda_wd must be ≥ 0 and finite, got -1.0"),
+        ("prune lenet-5 --cutoff -0.1", "cutoff must be ≥ 0 and finite, got -0.1"),
+        ("prune lenet-5 --rho nan", "rho must be ≥ 0 and finite, got nan"),
+        ("prune lenet-5 --init-quantile 1", "init_quantile must lie in [0, 1), got 1.0"),
+        ("prune lenet-5 --init-quantile -0.1", "init_quantile must lie in [0, 1), got -0.1"),
+        ("prune lenet-5 --alpha 0", "alpha must be positive and finite, got 0.0"),
+        ("prune lenet-5 --preset quick --alpha 0", "alpha must be positive and finite, got 0.0"),
+        ("prune lenet-5 --epochs -1", "epochs must be ≥ 0, got -1"),
+        ("prune lenet-5 --threads 0", "threads must be ≥ 1, got 0"),
+        ("prune lenet-5 --seed -1", "seed must be ≥ 0, got -1"),
+        ("summary lenet-6", "there is no model 'lenet-6': did you mean 'lenet-5'?"),
+        ("reproduce table3", 'there is no table "table3": did you mean "table2"?'),
+        ("reproduce table1 --networks lenet5", 'there is no network "lenet5": did you mean "lenet-5"?'),
+        ("reproduce table1 --preset qick", 'there is no preset "qick": did you mean "quick"?'),
+        ("reproduce table1 --seeds -1", "seeds must be ≥ 0, got -1"),
+        ("reproduce table1 --workers 0", "workers must be ≥ 1, got 0"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_leaves_nothing(command, tmp_path, words, complaint):
+    code, printed, complained = command(*words.split())
+    assert (code, printed, sentence(complained)) == (2, "", complaint)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "mentioned"),
+    [
+        ("prune", "NETWORK"),
+        ("prune lenet-5 --epochs many", "--epochs"),
+        ("prune lenet-5 --epochs", "--epochs"),
+        ("prune lenet-5 --optimizer adm", "--optimizer"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_one_sentence_with_the_name(command, words, mentioned):
+    code, _, complained = command(*words.split())
+    assert code == 2
+    assert mentioned in sentence(complained)
+
+
+def test_without_a_command_the_commands_are_listed(command):
+    code, printed, _ = command()
+    assert code == 2
+    assert re.findall(r"^  (\w+) ", printed, re.M) == ["prune", "summary", "evaluate", "reproduce"]
+    assert command("--help")[:2] == (0, printed)
+
+
+# Help
+
+
+def test_the_help_of_prune_names_every_hyper_parameter_with_the_papers_value(command):
+    code, printed, _ = command("prune", "--help")
+    assert code == 0
+    words = " ".join(printed.replace("│", " ").split())
+    for config in (SiblingConfig(), TrainConfig()):
+        for entry in fields(config):
+            flag = f"--{entry.name.replace('_', '-')}"
+            assert re.search(rf" {flag}[ ,].*?\(default: {getattr(config, entry.name)}\)", words), flag
+    assert max(map(len, printed.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("summary", ["--alpha", "--granularity", "--init-quantile", "--json"]),
+        ("evaluate", ["--runs", "--data-root", "--json"]),
+        ("reproduce", ["--networks", "--preset", "--seeds", "--workers", "--results", "--runs", "--json"]),
+    ],
+)
+def test_the_help_of_the_other_commands_names_their_flags(command, name, flags):
+    code, printed, _ = command(name, "--help")
+    assert code == 0
+    assert all(f" {flag}" in printed for flag in flags)
+
+
+# What a person sees
+
+
+def test_prune_prints_short_lines_a_table_and_the_next_command(command):
+    code, printed, complained = command(*TINY)
+    assert (code, complained) == (0, "")
+    epochs = [line for line in printed.splitlines() if re.match(r" +(train|fine-tune) 1/1 ", line)]
+    assert len(epochs) == 2
+    assert max(map(len, epochs)) <= 80
+    assert re.search(r"train 1/1  error +\d+\.\d\d %  +\d+\.\d×  t 0\.\d{3} 0\.\d{3} 0\.\d{3}  0:00 left", printed)
+    assert re.search(r"all prunable weights +│ 266,200 │", printed)
+    assert re.search(r"fc1.weight +│ 235,200 │", printed)
+    directory = next(Path("runs").iterdir())
+    assert printed.splitlines()[-1] == f"Next: secateur evaluate {directory}"
+
+
+def test_evaluate_without_a_run_takes_the_newest_and_is_short(command):
+    command(*TINY)
+    code, printed, _ = command("evaluate")
+    directory = next(Path("runs").iterdir())
+    run, validation, test, kept, model = printed.splitlines()
+    assert (code, run) == (0, f"Run {directory}")
+    assert validation.startswith("Error on 300 validation images: sibling ")
+    assert test.startswith("Error on 297 test images: sibling ")
+    assert re.fullmatch(r"Kept \d+,\d{3} of 266,200 prunable weights: \d+\.\d× fewer", kept)
+    bytes_ = (directory / "model.safetensors").stat().st_size
+    assert model == f"Model {directory}/model.safetensors, {bytes_:,} bytes"
+    assert command("evaluate", str(directory))[1] == printed
+
+
+def test_without_any_run_evaluate_says_how_to_make_one(command):
+    code, printed, complained = command("evaluate")
+    assert (code, printed) == (1, "")
+    assert sentence(complained) == "there is no finished run in runs: secateur prune lenet-300-100 makes one"
+
+
+def test_summary_shows_what_will_be_pruned(command):
+    code, printed, _ = command("summary", "lenet-5")
+    assert code == 0
+    assert re.search(r"conv2.weight +│ 50×20×5×5 +│ +25,000 │ +50 │ +500 │", printed)
+    assert re.search(r"total +│ +│ +430,500 │ +72 │", printed)
+
+
+def test_on_a_terminal_a_bar_shows_the_time_left():
+    screen = io.StringIO()
+    with Watcher(Console(force_terminal=True, file=screen, width=80)) as watcher:
+        for done in range(1, 5):
+            watcher.step("train", done, 5)
+            time.sleep(0.01)
+        thresholds = {"fc1": 0.1234, "fc2": 0.2, "fc3": 0.3}
+        watcher.epoch({"phase": "train", "epoch": 1, "error": 12.34, "ratio": 123.4, "thresholds": thresholds})
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).strip().splitlines()[-1]
+    assert re.search(r"^train .*━ +\d+:\d\d error 12\.34 % +123\.4× +t 0\.123 0\.200 0\.300$", shown.strip())
+    assert "\x1b[" in screen.getvalue()
+
+
+# JSON
+
+
+def test_json_is_one_document_and_progress_goes_elsewhere(command):
+    code, printed, complained = command(*TINY, "--json")
+    result = json.loads(printed)
+    assert (code, result["prunable"]) == (0, 266_200)
+    assert "train 1/1" in complained
+    _, printed, complained = command("evaluate", "--json")
+    assert set(json.loads(printed)) == {"run", "error", "test_images"}
+    assert complained == ""
+
+
+def test_the_json_of_a_summary_has_the_totals(command):
+    summary = json.loads(command("summary", "lenet-5", "--json")[1])
+    assert (summary["weights"], summary["thresholds"]) == (430_500, 72)
+    assert [tensor["weights"] for tensor in summary["tensors"]] == [500, 25_000, 400_000, 5_000]
+
+
+def test_reproduce_runs_prints_and_does_not_repeat_itself(command, monkeypatch):
+    tiny = (SiblingConfig(), TrainConfig(epochs=1, rho=0.2))
+    monkeypatch.setitem(presets._PRESETS, "paper", {"lenet-300-100": tiny})
+    original = presets.preset
+    monkeypatch.setattr(reproducing, "preset", lambda name, network: original(name, network, data="digits"))
+    words = ("reproduce", "table1", "--networks", "lenet-300-100", "--seeds", "1", "--workers", "1")
+    code, printed, _ = command(*words)
+    assert code == 0
+    assert printed.count("wrote results/lenet-300-100/paper/") == 2
+    code, printed, complained = command(*words, "--json")
+    [table] = json.loads(printed)
+    assert (code, complained) == (0, "")
+    assert [row[0] for row in table["rows"]][-1] == "lenet-300-100, secateur paper"
+
+
+@pytest.mark.parametrize(("what", "tables"), [("table1", 1), ("table2", 1), ("sensitivity", 2)])
+def test_reproduce_without_seeds_shows_what_is_there(command, tmp_path, what, tables):
+    code, printed, _ = command("reproduce", what, "--json")
+    assert code == 0
+    assert len(json.loads(printed)) == tables
+    assert list(tmp_path.iterdir()) == []
+
+
+# A run that is there already
+
+
+def test_a_finished_run_is_shown_without_training(command):
+    command(*TINY)
+    code, printed, _ = command(*TINY)
+    assert code == 0
+    assert "train 1/1" not in printed
+    assert "all prunable weights" in printed
+
+
+@pytest.fixture
+def interrupted(command, monkeypatch):
+    """A run that Ctrl-C ended in its second epoch."""
+
+    def interrupt(self, phase, done, total):
+        if done == 15:
+            raise KeyboardInterrupt
+
+    words = (*TINY, "--epochs", "2")
+    with monkeypatch.context() as patch:
+        patch.setattr(Watcher, "step", interrupt)
+        code, _, complained = command(*words)
+    assert code == 130
+    assert sentence(complained) == "interrupted; the run is kept: the same command with --resume goes on with it"
+    return words
+
+
+def test_an_unfinished_run_is_refused_without_resume_and_goes_on_with_it(command, interrupted):
+    code, printed, complained = command(*interrupted)
+    assert (code, printed) == (1, "")
+    assert re.fullmatch(r"runs/\S+ holds an unfinished run: add --resume .*", sentence(complained))
+    code, printed, _ = command(*interrupted, "--resume")
+    assert code == 0
+    assert "train 1/2" not in printed
+    assert "train 2/2" in printed
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda raw: raw[:-1000], "is not a usable checkpoint"),
+        (lambda raw: b"", "is not a usable checkpoint"),
+        (lambda raw: raw.replace(b":fc1.", b":fc9."), "was written by another model or optimizer"),
+    ],
+)
+def test_a_broken_checkpoint_is_one_sentence_with_its_path(command, interrupted, spoil, complaint):
+    [path] = Path("runs").glob("*/train.checkpoint.safetensors")
+    # `interrupted` ends before the checkpoint of its second epoch, after that of its first.
+    path.write_bytes(spoil(path.read_bytes()))
+    code, _, complained = command(*interrupted, "--resume")
+    assert code == 1
+    assert sentence(complained).startswith(f"{path} {complaint}")
+
+
+def test_ctrl_c_ends_a_process_with_130_and_leaves_a_run_to_resume(command, tmp_path):
+    words = (*TINY, "--epochs", "500", "--threads", "1")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "secateur.cli", *words],
+        env=os.environ | {"PYTHONPATH": str(Path(secateur.__file__).parents[1])},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list(tmp_path.glob("runs/*/train.checkpoint.safetensors")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, complained = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert sentence(complained).startswith("interrupted; the run is kept")
+    assert "holds an unfinished run" in command(*words)[2]
+
+
+# Failures
+
+
+def test_a_directory_that_cannot_be_written_is_one_sentence_with_its_path(command):
+    Path("file").write_text("")
+    code, _, complained = command(*TINY, "--runs", "file")
+    assert code == 1
+    assert re.fullmatch(r"file/\S+/job\.json: (Not a directory|File exists)", sentence(complained))
+
+
+def test_a_full_disk_is_one_sentence_with_its_path(command, monkeypatch):
+    def no_room(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_room)
+    code, _, complained = command(*TINY)
+    assert code == 1
+    assert re.fullmatch(r"runs/\S+/job\.json: No space left on device", sentence(complained))
+    assert [path for path in Path("runs").rglob("*") if path.is_file()] == []
+
+
+def test_a_loss_that_is_no_number_is_one_sentence(command):
+    code, _, complained = command(*TINY, "--lr", "1e30")
+    assert code == 1
+    assert re.match(r".* became .* in epoch 1 of phase train: lower the learning rate", sentence(complained))
+
+
+@pytest.mark.parametrize("name", ["result.json", "job.json"])
+def test_a_damaged_file_of_a_finished_run_is_one_sentence(command, name):
+    command(*TINY)
+    [path] = Path("runs").glob(f"*/{name}")
+    path.write_text("{")
+    for words in (TINY, ("evaluate",)):
+        code, _, complained = command(*words)
+        assert code == 1
+        assert sentence(complained).startswith(f"{path} is damaged")
+
+
+@pytest.mark.parametrize("place", [".", "nowhere", "file", "file/below"])
+def test_what_is_not_a_run_is_not_evaluated(command, place):
+    Path("file").write_text("")
+    code, _, complained = command("evaluate", place)
+    assert code == 1
+    assert sentence(complained).endswith("the run is not finished, or this is not a run's directory")
+
+
+def test_debug_shows_the_trace_that_is_otherwise_kept_away(command):
+    code, _, complained = command("evaluate", "nowhere", "--debug")
+    assert code == 1
+    assert "Traceback (most recent call last)" in complained
+    assert complained.splitlines()[-1].startswith("secateur: nowhere/result.json does not exist")
+
+
+def test_a_warning_is_one_line(command):
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        code, _, complained = command(*TINY, "--init-quantile", "0", "--rho", "0", "--alpha", "1e9")
+    assert code == 0
+    lines = complained.splitlines()
+    assert lines
+    assert all(re.match(r'secateur: "fc\d\.weight": no threshold gets a gradient', line) for line in lines)
+
+
+def test_the_module_for_training_is_asked_for_by_name(command, monkeypatch):
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    code, _, complained = command(*TINY)
+    assert (code, sentence(complained)) == (1, "training needs accelerate: pip install 'secateur[train]'")
+
+
+def test_threads_are_set_as_asked(command):
+    command(*TINY, "--epochs", "0", "--fine-tune-epochs", "0", "--threads", "2")
+    assert torch.get_num_threads() == 2
