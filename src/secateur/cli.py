@@ -74,7 +74,11 @@ class Evaluate:
 class Reproduce:
     """Run what a table of the paper needs and is not in the results yet, and print the table."""
 
-    what: Annotated[tyro.conf.Positional[str], _named("TABLE"), Doc("table1, table2 or sensitivity")]
+    what: Annotated[
+        tyro.conf.Positional[str],
+        _named("TABLE"),
+        Doc("table1, table2, sensitivity, or search: how the epochs were chosen"),
+    ]
     networks: Annotated[tuple[str, ...], Doc("which rows")] = ("lenet-300-100", "lenet-5")
     preset: Annotated[str, Doc("the settings to run")] = "paper"
     seeds: Annotated[int, Doc("seeds 0 to this, exclusive; 0: show what is there")] = 0
@@ -184,12 +188,12 @@ def _evaluate(words: list[str]) -> int:
 
 def _reproduce(words: list[str]) -> int:
     from secateur.experiments.presets import preset, preset_names
-    from secateur.experiments.reproduce import jobs, run_missing, sensitivity_jobs
+    from secateur.experiments.reproduce import jobs, run_missing, search_epochs, sensitivity_jobs
     from secateur.report.tables import sensitivity_table, table1, table2
 
     chosen = _parse(Reproduce, words)
     with _Usage():
-        _require_one_of("table", chosen.what, ("table1", "table2", "sensitivity"))
+        _require_one_of("table", chosen.what, ("table1", "table2", "sensitivity", "search"))
         _require_at_least(0, seeds=chosen.seeds)
         _require_at_least(1, workers=chosen.workers)
         for network in chosen.networks:
@@ -204,9 +208,12 @@ def _reproduce(words: list[str]) -> int:
                 for job in jobs(chosen.preset, network, range(chosen.seeds))
             ]
     console = Console(stderr=chosen.json)
-    finished = run_missing(
-        wanted, results=chosen.results, runs=chosen.runs, workers=chosen.workers, data_root=chosen.data_root
-    )
+    places: dict[str, Any] = {"results": chosen.results, "runs": chosen.runs, "data_root": chosen.data_root}
+    if chosen.what == "search":
+        for network in chosen.networks:
+            console.print(f"{search_epochs(network, **places)}", highlight=False, markup=False, soft_wrap=True)
+        return 0
+    finished = run_missing(wanted, workers=chosen.workers, **places)
     for path in finished:
         console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
     if chosen.what == "table1":

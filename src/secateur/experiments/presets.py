@@ -24,7 +24,7 @@ _PRESETS: Mapping[str, Mapping[str, tuple[SiblingConfig, TrainConfig]]] = {
     "quick": {
         "lenet-300-100": (
             SiblingConfig(alpha=50),
-            TrainConfig(epochs=36, fine_tune_epochs=8, schedule="cosine", rho=0.05, input_dropout=0.1),
+            TrainConfig(epochs=36, fine_tune_epochs=8, schedule="cosine", rho=0.07, input_dropout=0.1),
         ),
         "lenet-5": (
             SiblingConfig(alpha=50),

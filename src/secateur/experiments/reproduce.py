@@ -59,15 +59,12 @@ def result_path(results: Path, preset_name: str, job: Job) -> Path:
 
 
 def jobs(preset_name: str, network: str, seeds: Iterable[int]) -> list[Job]:
-    """Return the pruned run and its dense reference, for every seed."""
-    first = preset(preset_name, network)
+    """Return the pruned run of every seed, then the dense reference of every seed."""
+    first, listed = preset(preset_name, network), list(seeds)
     # The reference has the same optimizer, schedule, decay and number of epochs in all, and no thresholds.
     dense = replace(first.train, epochs=first.train.epochs + first.train.fine_tune_epochs, fine_tune_epochs=0)
-    return [
-        job
-        for seed in seeds
-        for job in (replace(first, seed=seed), replace(first, seed=seed, method="dense", train=dense))
-    ]
+    pruned = [replace(first, seed=seed) for seed in listed]
+    return pruned + [replace(first, seed=seed, method="dense", train=dense) for seed in listed]
 
 
 def run_missing(
@@ -117,6 +114,41 @@ def _run_and_publish(name: str, job: Job, results: Path, runs: Path, data_root: 
         ],
     }
     path = result_path(results, name, job)
+    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    return path
+
+
+# How the paper's number of epochs was chosen: one long run, judged on validation images.
+_SEARCH_EPOCHS = {"lenet-300-100": 70, "lenet-5": 36}
+_SEARCH_RATIO = 20.5
+
+
+def search_epochs(network: str, *, results: Path, runs: Path, data_root: Path | None) -> Path:
+    """Publish the search for the paper preset's epochs: the fewest that prune past 20×, with room for other seeds.
+
+    The learning rate is constant, so every epoch of one long run is the end of a shorter one.
+    """
+    path = results / network / "paper" / "search.json"
+    if path.exists():
+        return path
+    torch.set_num_threads(1)
+    first = preset("paper", network)
+    job = replace(first, train=replace(first.train, epochs=_SEARCH_EPOCHS[network]))
+    directory = run(job, runs, data_root=data_root, resume=True)
+    history = [
+        {key: record[key] for key in ("epoch", "error", "sibling_error", "ratio")}
+        for record in read_log(directory.journal("train").log)
+    ]
+    content = {
+        "rule": f"the fewest epochs with a ratio of at least {_SEARCH_RATIO}, on validation images, seed 0",
+        "chosen_epochs": next(record["epoch"] for record in history if record["ratio"] >= _SEARCH_RATIO),
+        **{
+            key: value
+            for key, value in directory.read(directory.result).items()
+            if key in ("job", "seconds", "versions")
+        },
+        "history": history,
+    }
     write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
     return path
 
