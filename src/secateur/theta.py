@@ -49,7 +49,8 @@ def theta(weight: Tensor, threshold: Tensor, alpha: float) -> Tensor:
     As α grows this becomes the hard threshold x·1[|x| ≥ t]; at t = 0 it is the identity. `threshold` broadcasts:
     one value prunes per layer, shape (filters, 1, 1, 1) per filter. Half-precision weights are computed in float32.
     """
-    out: Tensor = _Theta.apply(weight, threshold, alpha, False)  # type: ignore[no-untyped-call]  # torch's apply
+    function = _NativeTheta if native.can_run(weight, threshold) else _Theta
+    out: Tensor = function.apply(weight, threshold, alpha, None)  # type: ignore[no-untyped-call]  # torch's apply
     return out
 
 
@@ -58,6 +59,10 @@ def theta_with_norm(weight: Tensor, threshold: Tensor, alpha: float) -> tuple[Te
 
     The norm carries no graph: the paper's L_t must send nothing to W, so its whole gradient is `slope`.
     """
+    if native.can_run(weight, threshold):
+        norms: list[Norm] = []
+        out = _NativeTheta.apply(weight, threshold, alpha, norms)  # type: ignore[no-untyped-call]  # torch's apply
+        return out, norms[0]
     out, value, slope = _Theta.apply(weight, threshold, alpha, True)  # type: ignore[no-untyped-call]  # torch's apply
     return out, Norm(value, slope)
 
@@ -167,40 +172,60 @@ def _on(weight: Tensor, formula: Callable[..., Any]) -> Callable[..., Any]:
     return _compiled(formula) if weight.is_cuda and not torch.compiler.is_compiling() else formula
 
 
+class _NativeTheta(torch.autograd.Function):
+    """θ with its hand-written backward, in native code: for tensors that `native.can_run` accepts.
+
+    The norm leaves through a list: as further outputs of the node, value and slope cost a small layer more time
+    than its arithmetic. For the same reason backward does without torch's once_differentiable.
+    """
+
+    @staticmethod
+    def forward(ctx, weight, threshold, alpha, norms):  # type: ignore[no-untyped-def]  # torch's protocol
+        ctx.save_for_backward(weight, threshold)
+        ctx.alpha = alpha
+        out, value, slope = native.theta_forward(weight, threshold, alpha, norms is not None)
+        if norms is not None:
+            assert value is not None
+            assert slope is not None
+            norms.append(Norm(value, slope))
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]  # torch's protocol
+        _refuse_second_derivative()
+        weight, threshold = ctx.saved_tensors
+        needs_weight, needs_threshold = ctx.needs_input_grad[:2]
+        grad = grad.to_dense() if grad.is_sparse else grad  # sparse: of an Embedding with sparse=True
+        return *native.theta_backward(grad, weight, threshold, ctx.alpha, needs_weight, needs_threshold), None, None
+
+
 class _Theta(torch.autograd.Function):
-    """θ with its hand-written backward: native on the CPU, fused by `torch.compile` on a GPU, plain torch elsewhere."""
+    """θ with its hand-written backward in torch: fused by `torch.compile` on a GPU, open to every compiler."""
 
     @staticmethod
     def forward(ctx, weight, threshold, alpha, want_norm):  # type: ignore[no-untyped-def]  # torch's protocol
         ctx.save_for_backward(weight, threshold)
         ctx.set_materialize_grads(False)
-        ctx.alpha, ctx.is_native = alpha, native.can_run(weight, threshold)
-        if ctx.is_native:
-            out, value, slope = native.theta_forward(weight, threshold, alpha, want_norm)
-        elif want_norm:
-            out, value, slope = _on(weight, _forward_with_norm)(weight, threshold, alpha)
-        else:
-            out = _on(weight, _forward_only)(weight, threshold, alpha)
+        ctx.alpha = alpha
         if not want_norm:
-            return out
+            return _on(weight, _forward_only)(weight, threshold, alpha)
+        out, value, slope = _on(weight, _forward_with_norm)(weight, threshold, alpha)
         ctx.mark_non_differentiable(value, slope)
         return out, value, slope
 
-    # Without torch's once_differentiable, which costs more than a small layer's arithmetic; the check is ours.
     @staticmethod
     def backward(ctx, grad, *_):  # type: ignore[no-untyped-def]  # torch's protocol
         if grad is None:
             return None, None, None, None
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            raise RuntimeError("θ has no second derivative here: call backward without create_graph=True")
+        if not torch.compiler.is_compiling():
+            _refuse_second_derivative()
         weight, threshold = ctx.saved_tensors
         needs_weight, needs_threshold = ctx.needs_input_grad[:2]
-        if grad.is_sparse:  # of an Embedding with sparse=True; the gradient by a threshold is dense anyway
-            grad = grad.to_dense()
-        if ctx.is_native and grad.dtype is torch.float32:
-            grad_weight, grad_threshold = native.theta_backward(
-                grad, weight, threshold, ctx.alpha, needs_weight, needs_threshold
-            )
-        else:
-            grad_weight, grad_threshold = _on(weight, _backward)(grad, weight, threshold, ctx.alpha)
+        grad = grad.to_dense() if grad.is_sparse else grad
+        grad_weight, grad_threshold = _on(weight, _backward)(grad, weight, threshold, ctx.alpha)
         return grad_weight if needs_weight else None, grad_threshold if needs_threshold else None, None, None
+
+
+def _refuse_second_derivative() -> None:
+    if torch.is_grad_enabled():
+        raise RuntimeError("θ has no second derivative here: call backward without create_graph=True")

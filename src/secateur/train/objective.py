@@ -65,7 +65,6 @@ def penalty(sibling: nn.Module, lambda_t: float = 1e-2) -> Tensor:
     _warn_of_lost_settings(sibling)
     values, slopes, thresholds = [], [], []
     for function, weight in functions:
-        function.project_()
         norm, threshold = function.norm(weight)
         values.append(norm.value)
         slopes.append(norm.slope)
