@@ -169,6 +169,14 @@ def test_a_hundred_steps_leave_every_zero_zero(optimizer):
         assert not torch.equal(finished[name], started[name])
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_kept_zeros_keep_the_order_of_the_memory(channels):
+    layer = nn.Conv2d(channels, 4, 3).to(memory_format=torch.channels_last)
+    nn.init.zeros_(layer.weight[0])
+    order = layer.weight.stride()
+    assert keep_zeros(layer).weight.stride() == order
+
+
 def test_a_model_without_zeros_has_nothing_to_keep():
     with pytest.raises(ValueError, match="no zero weights"):
         keep_zeros(mlp())

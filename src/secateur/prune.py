@@ -29,7 +29,11 @@ class FixedMask(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the weight with its masked entries exactly zero."""
-        return weight * self.mask
+        if weight.dim() <= 2:
+            return weight * self.mask
+        # A product forgets that filters of one channel are in channels-last order, and with it the order of all that
+        # follows: LeNet-5 would train at two thirds of its speed. A clone remembers.
+        return weight.clone().mul_(self.mask)
 
 
 def prune(
