@@ -438,3 +438,9 @@ def test_a_preset_that_is_misspelt_or_not_for_a_network_is_one_sentence():
         preset("qick", "lenet-5")
     with pytest.raises(ValueError, match='preset "accurate" has settings for lenet-300-100, not for "lenet-5"'):
         preset("accurate", "lenet-5")
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[1] / "results").glob("*/paper/search.json")), ids=str)
+def test_the_papers_epochs_are_those_that_the_published_search_chose(path):
+    search = json.loads(path.read_text())
+    assert preset("paper", search["job"]["network"]).train.epochs == search["chosen_epochs"]
