@@ -37,7 +37,9 @@ class Prune:
 
     network: Annotated[tyro.conf.Positional[str], _named("NETWORK"), Doc("lenet-300-100 or lenet-5")]
     data: Annotated[str, Doc("mnist, fashion-mnist, cifar10, or digits (needs no download)")] = "mnist"
-    preset: Annotated[str, Doc("settings that the other flags then change")] = "paper"
+    preset: Annotated[
+        str, Doc("settings that the other flags then change: paper, quick, accurate, best or best-augmented")
+    ] = "paper"
     dense: Annotated[bool, Doc("train the dense reference instead: same settings, no thresholds")] = False
     seed: Annotated[int, Doc("of the weights, the order of images and everything else random")] = 0
     threads: Annotated[int | None, Doc("CPU threads; a seed and a thread count determine every bit")] = None
