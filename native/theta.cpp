@@ -6,11 +6,18 @@
 //   ∂θ/∂x = H(|x|−t) + b(4e² + (p+r)(1+e²))i²
 //   ∂θ/∂t = sign(x) · [ −H(|x|−t) + (1−e²)i − b(1−e²)(p−r)i² ]          H(0) = 1, sign(0) = 0
 //
+// One exponential gives them all: w = exp(c−a), where c = 0 if b ≤ 22 and c = b beyond. With A = exp(−c), e = Aw,
+// S = (p+r)/w and K = b(p−r)/w, where A, S and K depend on the threshold alone:
+//
+//   1/i    = 1 + w(S + Ae)                2e² + p + r         = w(S + 2Ae)
+//   1 − e² = (1−e)(1+e)                   4e² + (p+r)(1+e²)   = w(S + e(Se + 4A))
+//   1 − e  = (1−A) − A(w−1)               which keeps its digits where e is almost 1: there c is 0, and A is 1
+//
 // What is computed is this, to 1e-5 of its value, with two liberties:
 //  * a weight far from its threshold, |b−a| > 17 + log(1+b), is settled: θ is x or 0, ∂θ/∂x is 1 or 0, ∂θ/∂t is 0. That
 //    moves θ by at most 4e-8·t and a derivative by at most 4e-8, less than the rounding of the 1 it stands beside. A
 //    vector of settled weights needs no exponential; lanes are settled one by one all the same, so that a result never
-//    depends on its neighbours.
+//    depends on its neighbours. A long run with b ≤ 22 is soft: weights so far away are too few to be looked for.
 //  * |θ| below the smallest normal float becomes +0: denormals slow down whoever reads them.
 //
 // Sums are taken over blocks whose size depends on the shapes alone, and the blocks are added in order: the bits of a
@@ -22,6 +29,7 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <type_traits>
 #include <vector>
 
 #ifdef __linux__
@@ -34,7 +42,14 @@ constexpr int64_t vector_bytes = __BIGGEST_ALIGNMENT__ < 16 ? 16 : __BIGGEST_ALI
 constexpr int64_t width = vector_bytes / sizeof(float);
 using floats = float __attribute__((vector_size(vector_bytes)));
 using ints = int32_t __attribute__((vector_size(vector_bytes)));
-using words = int64_t __attribute__((vector_size(vector_bytes)));
+using half_words = int64_t __attribute__((vector_size(vector_bytes / 2)));
+
+constexpr float soft_max = 22;  // the largest soft b: beyond, all weights with a < 1 are settled
+
+// Vectors treated side by side: one alone takes some 65 cycles, mostly waiting for its own results.
+constexpr int soft_side = 4;   // in a soft run,
+constexpr int sharp_side = 3;  // in a sharp one, where more of them are more rarely settled all at once,
+constexpr int lanes_side = 2;  // and where each has its own thresholds, and registers run out
 
 constexpr int64_t run_min = 64;          // shorter runs of one threshold are read lane by lane
 constexpr int64_t block_max = 16384;     // weights summed into one partial result
@@ -64,9 +79,11 @@ INLINE floats load(const float* from, int64_t lanes) {
 INLINE void store(float* to, floats x, int64_t lanes) { std::memcpy(to, &x, lanes * sizeof(float)); }
 
 INLINE bool every(ints mask) {
-    words word = (words)mask;
-    int64_t common = word[0];
-    for (int64_t k = 1; k < vector_bytes / 8; ++k) common &= word[k];
+    half_words half[2];
+    std::memcpy(half, &mask, sizeof mask);
+    half_words both = half[0] & half[1];
+    int64_t common = both[0];
+    for (int64_t k = 1; k < vector_bytes / 16; ++k) common &= both[k];
     return common == -1;
 }
 
@@ -76,122 +93,145 @@ INLINE double total(floats x) {
     return sum;
 }
 
-// 2^x for |x| < 80, to 2e-7. NaN stays NaN.
-INLINE floats power_of_two(floats x) {
-    const float round = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
-    floats shifted = x + round;
-    floats f = x - (shifted - round);
-    floats series =
-        ((((0.0013264727f * f + 0.009671513f) * f + 0.055507336f) * f + 0.24022242f) * f + 0.693147f) * f + 1.f;
-    return series * from_bits((bits(shifted) << 23) + 0x3f800000);
-}
+// 2^(−rate·x) and 2^(−rate·x) − 1, each to 5e-7 of its value. NaN stays NaN.
+struct Decay {
+    floats value, change;
 
-// 1 − e² = 1 − exp(−u), given e. For small u the plain difference has no digits left.
-INLINE floats gap(floats u, floats e) {
-    floats series =
-        ((((-0.00091429014f * u + 0.0078435326f) * u - 0.041426666f) * u + 0.16661412f) * u - 0.49999619f) * u + 1.f;
-    return u < 1.f ? series * u : 1.f - e * e;
-}
+    INLINE Decay(floats rate, floats x) {
+        const float round = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
+        floats shifted = round - rate * x;
+        floats f = (round - shifted) - rate * x, ff = f * f;
+        floats series =  // in pairs, which wait less for each other than Horner's scheme would
+            (0.69314712f + 0.24022351f * f) + ff * ((0.055505004f + 0.0096662454f * f) + 0.0013333538f * ff);
+        floats scale = from_bits((bits(shifted) << 23) + 0x3f800000);
+        value = scale + scale * f * series;
+        change = (scale - 1.f) + scale * f * series;
+    }
+};
 
-// What depends on the threshold alone. Exponents are counted in bits: exp(αx) = 2^(rate·x).
+// What depends on the threshold alone. Exponents are counted in bits: exp(−αx) = 2^(−rate·x).
+template <bool soft>
 struct Cut {
-    floats t, floor, rate, twice_alpha, depth, fade, sum, b, steepness;
+    floats t, floor, rate, b;
+    floats anchor, fade, unfade, sum, steepness;  // c/α, A, 1 − A, S, K
+    floats depth;                                 // weights farther than this from t are settled
+    floats far, end;                              // sizes where e is nothing beside 1, and where Decay arrives at 0
+
+    Cut() = default;
 
     INLINE Cut(floats threshold, float alpha) {
         t = threshold < 0.f ? floats{} : threshold;
         floor = t < FLT_MIN ? all_lanes(FLT_MIN) : t;
         rate = all_lanes(alpha * 1.44269504f);
-        twice_alpha = all_lanes(2.f * alpha);
         b = alpha * t;
+        floats bit = 1.f / rate;
         // 17 + log(1+b), in bits and rounded up; 57 is where i² would leave the range of floats.
         depth = 25.f + __builtin_convertvector((bits(1.f + b) >> 23) - 126, floats);
-        depth = depth > 57.f ? all_lanes(57.f) : depth;
-        floats fall = rate * t;
-        fade = power_of_two(fall > 64.f ? all_lanes(-64.f) : -fall);  // beyond, e is nothing beside 1 or p
-        sum = 1.f + fade * fade;                                      // p + r = p · sum
-        steepness = b * gap(twice_alpha * t, fade);                   // b(p − r) = p · steepness
+        depth = bit * (depth > 57.f ? all_lanes(57.f) : depth);
+        far = bit * 64.f;
+        end = bit * 127.f;
+
+        Decay at_t(rate, t > far ? far : t);
+        floats e = at_t.value, rest = -at_t.change;
+        ints sharp = soft ? ints{} : b > soft_max;
+        floats scale = sharp ? all_lanes(1.f) : 1.f / e;
+        anchor = keep_where(sharp, t);
+        fade = sharp ? e : all_lanes(1.f);
+        unfade = keep_where(sharp, rest);
+        sum = (1.f + e * e) * scale;
+        steepness = b * (rest + rest * e) * scale;
     }
+
+    // Ax, and a speck that keeps its square out of the denormals.
+    INLINE floats faded(floats x) const { return soft ? x : x * fade + 1e-18f; }
 };
 
 // Where a vector of weights lies, seen from its threshold.
+template <bool soft>
 struct Place {
-    floats size, distance;
+    floats size;
     ints alive, settled;
 
     Place() = default;
 
-    INLINE Place(floats x, const Cut& cut) {
+    INLINE Place(floats x, const Cut<soft>& cut) {
         size = magnitude(x);
-        distance = cut.rate * (cut.t - size);  // b − a, without the digits that difference would lose
         alive = size >= cut.floor;
-        settled = magnitude(distance) > cut.depth;
+        settled = soft ? ints{} : magnitude(size - cut.t) > cut.depth;
     }
 
     // H(|x|−t), which is 1 at x = t = 0 too.
-    INLINE floats heaviside(const Cut& cut) const { return keep_where(size >= cut.t, all_lanes(1.f)); }
+    INLINE floats heaviside(const Cut<soft>& cut) const { return keep_where(size >= cut.t, all_lanes(1.f)); }
 };
 
-// The exponentials, and the formulas that use them, for x ≥ 0.
+// The exponential, and the formulas that use it, for x ≥ 0.
+template <bool soft>
 struct Curve {
-    floats square, rise, i, p, both;  // e², 1 − e², i, p, p + r
+    floats e, e_faded, i, wi, bump;  // e, Ae, i, wi, (1 − e²)i
 
-    INLINE Curve(const Place& at, const Cut& cut) {
-        p = power_of_two(keep_where(~at.settled, at.distance));
-        floats e = p * cut.fade + 1e-18f;  // keeps e² out of the denormals
-        square = e * e;
-        rise = gap(cut.twice_alpha * at.size, e);
-        both = p * cut.sum;
-        i = 1.f / (1.f + square + both);
+    INLINE Curve(const Place<soft>& at, const Cut<soft>& cut) {
+        // In a soft run w goes from 2^−64 to 0 at once: on the way it would meet the denormals.
+        Decay w(cut.rate, soft ? (at.size > cut.far ? cut.end : at.size)
+                               : keep_where(~at.settled, at.size - cut.anchor));
+        e = cut.faded(w.value);
+        e_faded = cut.faded(e);
+        i = 1.f / (1.f + w.value * (cut.sum + e_faded));
+        wi = w.value * i;
+        floats rest = soft ? -w.change : cut.unfade - cut.fade * w.change;
+        bump = (rest + rest * e) * i;
     }
 
-    INLINE floats theta(const Place& at, const Cut& cut) const {
-        return keep_where(at.alive, at.size - cut.t) + cut.t * rise * i;
+    INLINE floats theta(const Place<soft>& at, const Cut<soft>& cut) const {
+        return keep_where(at.alive, at.size - cut.t) + cut.t * bump;
     }
 
-    INLINE floats slope_by_weight(const Place& at, const Cut& cut) const {
-        return at.heaviside(cut) + cut.b * (4.f * square + both * (1.f + square)) * (i * i);
+    INLINE floats slope_by_weight(const Place<soft>& at, const Cut<soft>& cut) const {
+        return at.heaviside(cut) + (cut.b * i) * (wi * (cut.sum + e * (cut.sum * e + 4.f * cut.fade)));
     }
 
     // Above the threshold −1 + (1−e²)i is −(2e² + p + r)i, which does not cancel.
-    INLINE floats slope_by_threshold(const Place& at, const Cut& cut) const {
-        floats base = at.alive ? -2.f * square - both : rise;
-        return (base - cut.steepness * p * rise * i) * i;
+    INLINE floats slope_by_threshold(const Place<soft>& at, const Cut<soft>& cut) const {
+        floats base = at.alive ? wi * (-cut.sum - e_faded - e_faded) : bump;
+        return base - cut.steepness * bump * wi;
     }
 };
 
-template <int vectors>
-INLINE bool all_settled(const Place (&place)[vectors]) {
+template <bool soft, int vectors>
+INLINE bool all_settled(const Place<soft> (&place)[vectors]) {
     ints settled = place[0].settled;
-    for (const Place& each : place) settled &= each.settled;
+    for (const Place<soft>& each : place) settled &= each.settled;
     return every(settled);
 }
 
-// A step treats some vectors side by side (two keep the processor busier than one), or the first lanes of a single one.
+// A step treats some vectors side by side, or the first lanes of a single one. They share a cut and a sum of slopes, or
+// each has its own.
 template <bool wants_sums>
 struct Forward {
     static constexpr bool sums = wants_sums;
     const float* weight;
     float* theta;
 
-    template <int vectors>
-    INLINE void step(const Cut& cut, int64_t at, int64_t lanes, floats& norm, floats& slope) const {
+    template <int vectors, bool soft, int cuts>
+    INLINE void step(const Cut<soft> (&cut)[cuts], int64_t at, int64_t lanes, floats& norm,
+                     floats (&slope)[cuts]) const {
         floats x[vectors], result[vectors];
-        Place place[vectors];
+        Place<soft> place[vectors];
         for (int k = 0; k < vectors; ++k) {
             x[k] = load(weight + at + k * width, lanes);
-            place[k] = Place(x[k], cut);
+            place[k] = Place<soft>(x[k], cut[k % cuts]);
             result[k] = keep_where(place[k].alive, place[k].size);
         }
         if (!all_settled(place))
             for (int k = 0; k < vectors; ++k) {
-                Curve curve(place[k], cut);
-                result[k] = place[k].settled ? result[k] : curve.theta(place[k], cut);
-                if (sums) slope += keep_where(~place[k].settled, curve.slope_by_threshold(place[k], cut));
+                Curve<soft> curve(place[k], cut[k % cuts]);
+                result[k] = place[k].settled ? result[k] : curve.theta(place[k], cut[k % cuts]);
+                floats by_threshold = curve.slope_by_threshold(place[k], cut[k % cuts]);
+                if (sums) slope[k % cuts] += keep_where(~place[k].settled, by_threshold);
             }
         for (int k = 0; k < vectors; ++k) {
-            ints normal = ~(result[k] < FLT_MIN);
-            if (sums) norm += keep_where(normal, result[k]);
-            store(theta + at + k * width, keep_where(normal, times_sign_of(x[k], result[k])), lanes);
+            result[k] = keep_where(~(result[k] < FLT_MIN), result[k]);
+            if (sums) norm += result[k];
+            store(theta + at + k * width, times_sign_of(x[k], result[k]) + 0.f, lanes);  // −0 + 0 is +0
         }
     }
 };
@@ -202,26 +242,26 @@ struct Backward {
     const float *gradient, *weight;
     float* weight_gradient;
 
-    template <int vectors>
-    INLINE void step(const Cut& cut, int64_t at, int64_t lanes, floats&, floats& slope) const {
+    template <int vectors, bool soft, int cuts>
+    INLINE void step(const Cut<soft> (&cut)[cuts], int64_t at, int64_t lanes, floats&, floats (&slope)[cuts]) const {
         floats x[vectors], by_weight[vectors], by_threshold[vectors];
-        Place place[vectors];
+        Place<soft> place[vectors];
         for (int k = 0; k < vectors; ++k) {
             x[k] = load(weight + at + k * width, lanes);
-            place[k] = Place(x[k], cut);
-            by_weight[k] = place[k].heaviside(cut);
+            place[k] = Place<soft>(x[k], cut[k % cuts]);
+            by_weight[k] = place[k].heaviside(cut[k % cuts]);
             by_threshold[k] = floats{};
         }
         if (!all_settled(place))
             for (int k = 0; k < vectors; ++k) {
-                Curve curve(place[k], cut);
-                by_weight[k] = place[k].settled ? by_weight[k] : curve.slope_by_weight(place[k], cut);
-                by_threshold[k] = keep_where(~place[k].settled, curve.slope_by_threshold(place[k], cut));
+                Curve<soft> curve(place[k], cut[k % cuts]);
+                by_weight[k] = place[k].settled ? by_weight[k] : curve.slope_by_weight(place[k], cut[k % cuts]);
+                by_threshold[k] = keep_where(~place[k].settled, curve.slope_by_threshold(place[k], cut[k % cuts]));
             }
         for (int k = 0; k < vectors; ++k) {
             floats g = load(gradient + at + k * width, lanes);
             if (wants_weight) store(weight_gradient + at + k * width, g * by_weight[k], lanes);
-            if (wants_threshold) slope += g * times_sign_of(x[k], by_threshold[k]);
+            if (wants_threshold) slope[k % cuts] += g * times_sign_of(x[k], by_threshold[k]);
         }
     }
 };
@@ -237,17 +277,20 @@ struct Sums {
 };
 
 // One stretch of weights with the same threshold.
-template <class Step>
-Sums walk(const Step& by, const Cut& cut, int64_t begin, int64_t end) {
+template <bool soft, class Step>
+Sums walk(const Step& by, float threshold, float alpha, int64_t begin, int64_t end) {
+    constexpr int side = soft ? soft_side : sharp_side;
+    const Cut<soft> cut[1] = {{all_lanes(threshold), alpha}};
     Sums sums;
     while (begin < end) {
-        floats norm = {}, slope = {};
+        floats norm = {}, slope[1] = {};
         int64_t fold_end = std::min(end, begin + fold_vectors * width);
-        for (; begin + 2 * width <= fold_end; begin += 2 * width) by.template step<2>(cut, begin, width, norm, slope);
-        for (; begin < fold_end; begin += width)
-            by.template step<1>(cut, begin, std::min(width, fold_end - begin), norm, slope);
+        for (; begin + side * width <= fold_end; begin += side * width)
+            by.template step<side>(cut, begin, width, norm, slope);
+        for (; begin + width <= fold_end; begin += width) by.template step<1>(cut, begin, width, norm, slope);
+        if (begin < fold_end) by.template step<1>(cut, begin, fold_end - begin, norm, slope);
         begin = fold_end;
-        if (Step::sums) sums.norm += total(norm), sums.slope += total(slope);
+        if (Step::sums) sums.norm += total(norm), sums.slope += total(slope[0]);
     }
     return sums;
 }
@@ -266,10 +309,10 @@ double over_runs(const Step& by, const float* threshold, float alpha, Shape shap
     int64_t runs = shape.outer * shape.groups;
     std::vector<Sums> partial(Step::sums ? runs * blocks : 0);
     share(runs * blocks, std::min(shape.inner, block_max), threads, [&](int64_t k) {
-        int64_t run = k / blocks, first = k % blocks * block_max;
-        Cut cut(all_lanes(threshold[run % shape.groups]), alpha);
-        int64_t start = run * shape.inner;
-        Sums sums = walk(by, cut, start + first, start + std::min(shape.inner, first + block_max));
+        int64_t run = k / blocks, first = k % blocks * block_max, start = run * shape.inner;
+        int64_t begin = start + first, end = start + std::min(shape.inner, first + block_max);
+        float t = threshold[run % shape.groups];
+        Sums sums = (alpha * t <= soft_max ? walk<true, Step> : walk<false, Step>)(by, t, alpha, begin, end);
         if (Step::sums) partial[k] = sums;
     });
     if (!Step::sums) return 0;
@@ -314,14 +357,22 @@ double over_lanes(const Step& by, const float* threshold, float alpha, Shape sha
         for (int64_t outer = slab * slab_rows; outer < last; ++outer) {
             int64_t start = outer * row + group * shape.inner;
             floats row_norm = {};
-            auto visit = [&](int64_t j, int64_t lanes) __attribute__((always_inline)) {
-                floats slope = load(sums + j, width);
-                by.template step<1>(Cut(load(spread + j, lanes), alpha), start + j, lanes, row_norm, slope);
-                store(sums + j, slope, width);
+            auto visit = [&](auto vectors, int64_t j, int64_t lanes) __attribute__((always_inline)) {
+                floats slope[vectors];
+                Cut<false> cut[vectors];
+                for (int k = 0; k < vectors; ++k) {
+                    slope[k] = load(sums + j + k * width, width);
+                    cut[k] = Cut<false>(load(spread + j + k * width, lanes), alpha);
+                }
+                by.template step<vectors>(cut, start + j, lanes, row_norm, slope);
+                for (int k = 0; k < vectors; ++k) store(sums + j + k * width, slope[k], width);
             };
+            std::integral_constant<int, lanes_side> some;
+            std::integral_constant<int, 1> one;
             int64_t j = 0;
-            for (; j + width <= columns; j += width) visit(j, width);
-            if (j < columns) visit(j, columns - j);
+            for (; j + some * width <= columns; j += some * width) visit(some, j, width);
+            for (; j + width <= columns; j += width) visit(one, j, width);
+            if (j < columns) visit(one, j, columns - j);
             norm += total(row_norm);
         }
         if (!Step::sums) return;
