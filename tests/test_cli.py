@@ -3,6 +3,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -384,3 +385,17 @@ def test_the_module_for_training_is_asked_for_by_name(command, monkeypatch):
 def test_threads_are_set_as_asked(command):
     command(*TINY, "--epochs", "0", "--fine-tune-epochs", "0", "--threads", "2")
     assert torch.get_num_threads() == 2
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_run_and_one_of_them_speaks(tmp_path):
+    words = shlex.split("prune lenet-300-100 --data digits --epochs 2 --fine-tune-epochs 1 --threads 1 --json")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    ended = subprocess.run(
+        [*launcher, "-m", "secateur.cli", *words, "--runs", str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["training_images"] == 1200
+    (directory,) = tmp_path.iterdir()
+    assert [path.name for path in directory.iterdir() if "partial" in path.name] == []
+    assert len((directory / "train.jsonl").read_text().splitlines()) == 2

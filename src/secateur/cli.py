@@ -21,7 +21,7 @@ from rich.console import Console
 from typing_extensions import Doc
 
 from secateur.sibling import SiblingConfig, targets
-from secateur.train.loop import TrainConfig
+from secateur.train.loop import TrainConfig, is_main_process
 
 Command = TypeVar("Command")
 
@@ -150,6 +150,8 @@ def _prune(words: list[str]) -> int:
     console = Console(stderr=chosen.json)
     with Watcher(console) as watcher:
         directory = run(job, chosen.runs, data_root=chosen.data_root, resume=chosen.resume, observer=watcher)
+    if not is_main_process():
+        return 0
     if chosen.json:
         print(json.dumps(directory.read(directory.result)))
     else:

@@ -21,7 +21,7 @@ from secateur.prune import keep_zeros, prune
 from secateur.sibling import SiblingConfig, build_sibling, learned_thresholds
 from secateur.train import checkpoint
 from secateur.train.checkpoint import write_atomically
-from secateur.train.loop import Observer, Record, TrainConfig, fit
+from secateur.train.loop import Observer, Record, TrainConfig, fit, is_main_process
 
 _COPIES = 6  # distorted copies of each training image that augmentation draws from
 
@@ -140,7 +140,6 @@ def run(
     else:
         facts["validation"] = {}
     facts["validation"]["final"] = error_rate(model, inputs, labels)
-    _save_model(directory.model, model, job, scaling)
     totals = count(model)
     facts |= {
         "kept": totals.prunable.kept,
@@ -156,7 +155,9 @@ def run(
         "seconds": phases,
         "threads": torch.get_num_threads(),
     }
-    directory.write(directory.result, {"job": asdict(job), **facts, "versions": versions()})
+    if is_main_process():
+        _save_model(directory.model, model, job, scaling)
+        directory.write(directory.result, {"job": asdict(job), **facts, "versions": versions()})
     return directory
 
 

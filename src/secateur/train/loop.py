@@ -182,7 +182,8 @@ def fit(
                 accelerator.clip_grad_norm_(prepared.parameters(), config.clip_norm)
             optimizer.step()
             optimizer.zero_grad()
-            observer.step(phase, epoch * steps + step + 1, epochs * steps)
+            if accelerator.is_main_process:
+                observer.step(phase, epoch * steps + step + 1, epochs * steps)
         _refuse_divergence(model, losses, phase, epoch)
         record = {
             "phase": phase,
@@ -201,6 +202,11 @@ def fit(
         function.forget()
         function.project_()
     return float(seconds)
+
+
+def is_main_process() -> bool:
+    """Whether this process is the one that writes and prints; of several under torchrun, the first."""
+    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
 
 
 def _keep_freed_memory() -> None:
