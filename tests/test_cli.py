@@ -269,7 +269,8 @@ def interrupted(command, monkeypatch):
 
 def test_an_unfinished_run_is_refused_without_resume_and_goes_on_with_it(command, interrupted):
     code, printed, complained = command(*interrupted)
-    assert (code, printed) == (1, "")
+    assert code == 1
+    assert "train 1/2" not in printed
     assert re.fullmatch(r"runs/\S+ holds an unfinished run: add --resume .*", sentence(complained))
     code, printed, _ = command(*interrupted, "--resume")
     assert code == 0

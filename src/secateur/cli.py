@@ -125,9 +125,10 @@ class _UsageError(Exception):
 
 
 def _prune(words: list[str]) -> int:
+    from secateur import models
     from secateur.experiments.job import run
     from secateur.experiments.presets import preset
-    from secateur.report.terminal import Watcher, print_run
+    from secateur.report.terminal import Watcher, print_run, summary_table
 
     chosen = _parse(Prune, words)
     with _Usage():
@@ -148,6 +149,8 @@ def _prune(words: list[str]) -> int:
         train=chosen.train,
     )
     console = Console(stderr=chosen.json)
+    if is_main_process() and not chosen.dense:
+        console.print(summary_table(targets(models.build(job.network, seed=0), job.sibling)))
     with Watcher(console) as watcher:
         directory = run(job, chosen.runs, data_root=chosen.data_root, resume=chosen.resume, observer=watcher)
     if not is_main_process():

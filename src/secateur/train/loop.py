@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import math
+import os
 import platform
 import time
 import zlib
@@ -205,8 +206,8 @@ def fit(
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one that writes and prints; of several under torchrun, the first."""
-    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+    """Whether this process is the one that writes and prints: of several that torchrun started, the first."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _keep_freed_memory() -> None:
