@@ -160,7 +160,7 @@ def test_a_file_that_expands_without_end_is_not_read_to_it(tmp_path):
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(tmp_path):
-    with pytest.raises(ValueError, match=r"no set 'fashion': did you mean 'fashion-mnist'\?"):
+    with pytest.raises(ValueError, match=r'no data set "fashion": did you mean "fashion-mnist"\?'):
         load("fashion", "train", tmp_path)
     with pytest.raises(ValueError, match="split must be 'train' or 'test', got 'val'"):
         load("mnist", "val", tmp_path)

@@ -69,7 +69,7 @@ def test_lenet_5_has_nothing_but_pooling_after_its_convolutions():
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(ValueError, match=r"no model 'lenet5': did you mean 'lenet-5'\?"):
+    with pytest.raises(ValueError, match=r'no network "lenet5": did you mean "lenet-5"\?'):
         build("lenet5")
     with pytest.raises(ValueError, match="one of lenet-300-100, lenet-5"):
         build("vgg")

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass, field, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TextIO, TypeVar, cast
 
@@ -20,6 +19,7 @@ import tyro
 from rich.console import Console
 from typing_extensions import Doc
 
+from secateur.nearest import require_one_of
 from secateur.sibling import SiblingConfig, targets
 from secateur.train.loop import TrainConfig, is_main_process
 
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     try:
         with _Usage():
-            _require_one_of("command", words[0], tuple(_COMMANDS))
+            require_one_of("command", words[0], tuple(_COMMANDS))
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             return _COMMANDS[words[0]](words[1:])
@@ -200,7 +200,7 @@ def _reproduce(words: list[str]) -> int:
 
     chosen = _parse(Reproduce, words)
     with _Usage():
-        _require_one_of("table", chosen.what, ("table1", "table2", "sensitivity", "search"))
+        require_one_of("table", chosen.what, ("table1", "table2", "sensitivity", "search"))
         _require_at_least(0, seeds=chosen.seeds)
         _require_at_least(1, workers=chosen.workers)
         for network in chosen.networks:
@@ -277,7 +277,7 @@ def _parse(command: type[Command], words: list[str], default: Command | None = N
         raise _UsageError(f'there is no place for "{unknown[0]}": secateur {command.__name__.lower()} --help')
     with _Usage():
         for word in unknown[:1]:
-            _require_one_of("flag", word.split("=")[0], _flags(command))
+            require_one_of("flag", word.split("=")[0], _flags(command))
     return cast(Command, parsed)
 
 
@@ -312,15 +312,8 @@ class _Usage:
 def _require_known(network: str, data_set: str) -> None:
     from secateur import data, models
 
-    _require_one_of("network", network, tuple(models.MODELS))
-    _require_one_of("data set", data_set, data.names())
-
-
-def _require_one_of(kind: str, name: str, known: Sequence[str]) -> None:
-    if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f'did you mean "{near[0]}"?' if near else f"it is one of {', '.join(known)}"
-        raise ValueError(f'there is no {kind} "{name}": {hint}')
+    require_one_of("network", network, tuple(models.MODELS))
+    require_one_of("data set", data_set, data.names())
 
 
 def _require_at_least(least: int, **settings: int | None) -> None:

@@ -23,15 +23,15 @@ Granularity: TypeAlias = Literal["paper", "layer", "filter", "row", "element"]
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
-_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
-_KNOWN = (
+PRUNABLE_LAYERS = (
     nn.Linear,
     nn.Bilinear,
     nn.Embedding,
     nn.EmbeddingBag,
     nn.MultiheadAttention,
+    nn.RNNBase,
+    nn.RNNCellBase,
     *_CONVOLUTIONS,
-    *_RECURRENT,
 )
 
 
@@ -295,8 +295,10 @@ def _is_weight(place: _Place, asked_for: bool) -> bool:
     """Tell weights from biases; layers of unknown type count only if a rule asks for them."""
     parameter = place.parameter
     if isinstance(parameter, UninitializedParameter):
-        return isinstance(place.module, _KNOWN) and "weight" in place.name
-    return parameter.dim() >= 2 and (asked_for or isinstance(place.module, _KNOWN)) and "bias" not in place.name
+        return isinstance(place.module, PRUNABLE_LAYERS) and "weight" in place.name
+    return (
+        parameter.dim() >= 2 and (asked_for or isinstance(place.module, PRUNABLE_LAYERS)) and "bias" not in place.name
+    )
 
 
 def _threshold_shape(module: nn.Module, weight: Tensor, granularity: Granularity) -> tuple[int, ...]:

@@ -1,7 +1,6 @@
 """The sets by name: what is in the cache is used, and what is missing is fetched first."""
 
 import os
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +9,7 @@ from secateur.data.fetch import fetch
 from secateur.data.files import DataFile
 from secateur.data.images import ImageSet
 from secateur.data.sources import SOURCES
+from secateur.nearest import require_one_of
 
 
 def names() -> tuple[str, ...]:
@@ -22,10 +22,7 @@ def load(name: str, split: Literal["train", "test"], root: Path | None = None) -
 
     Without `root` the user's cache directory is meant. Loading a training set opens no file of the test set.
     """
-    if name not in names():
-        nearest = get_close_matches(name, names(), n=1)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"it is one of {', '.join(names())}"
-        raise ValueError(f"there is no set {name!r}: {hint}")
+    require_one_of("data set", name, names())
     if split not in ("train", "test"):
         raise ValueError(f"{name}: split must be 'train' or 'test', got {split!r}")
     if name == "digits":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any
 
 from secateur.experiments.job import Job
+from secateur.nearest import require_one_of
 from secateur.sibling import SiblingConfig
 from secateur.train.loop import TrainConfig
 
@@ -50,10 +50,7 @@ def preset_names() -> tuple[str, ...]:
 
 def preset(name: str, network: str, **settings: Any) -> Job:
     """Return the job that a preset describes for a network; other fields of the job as `settings`."""
-    if name not in _PRESETS:
-        near = get_close_matches(name, _PRESETS, n=1)
-        hint = f'did you mean "{near[0]}"?' if near else f"it is one of {', '.join(_PRESETS)}"
-        raise ValueError(f'there is no preset "{name}": {hint}')
+    require_one_of("preset", name, _PRESETS)
     known = _PRESETS[name]
     if network not in known:
         if name == "paper":

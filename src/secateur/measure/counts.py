@@ -6,21 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from secateur.measure.effective import distinct_tensors, own_tensors, walk_layers
 from secateur.measure.evaluating import evaluating
-
-PRUNABLE_LAYERS = (
-    nn.Linear,
-    _ConvNd,  # Conv1d to Conv3d and ConvTranspose1d to ConvTranspose3d
-    nn.Embedding,
-    nn.EmbeddingBag,
-    nn.Bilinear,
-    nn.MultiheadAttention,
-    nn.RNNBase,
-    nn.RNNCellBase,
-)
+from secateur.sibling import PRUNABLE_LAYERS
 
 
 @dataclass(frozen=True, kw_only=True)

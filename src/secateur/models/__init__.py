@@ -1,11 +1,10 @@
 """The networks of the paper's MNIST experiments, by name."""
 
-from difflib import get_close_matches
-
 import torch
 from torch import nn
 
 from secateur.models.lenet import LeNet5, LeNet300100
+from secateur.nearest import require_one_of
 
 __all__ = ["MODELS", "LeNet5", "LeNet300100", "build"]
 
@@ -18,10 +17,7 @@ def build(name: str, seed: int | None = None) -> nn.Module:
     With a seed, its weights are a function of that seed alone and the global generator is left as it was;
     without one they are drawn from the global generator, as torch does.
     """
-    if name not in MODELS:
-        nearest = get_close_matches(name, MODELS, n=1)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else f"it is one of {', '.join(MODELS)}"
-        raise ValueError(f"there is no model {name!r}: {hint}")
+    require_one_of("network", name, MODELS)
     if seed is None:
         return MODELS[name]()
     with torch.random.fork_rng(devices=[]):
