@@ -20,7 +20,7 @@ from secateur.experiments.presets import preset
 from secateur.experiments.reproduce import jobs, largest_layers_prune_most, layer_sizes, mean_std, summarize
 from secateur.experiments.rundir import RunDirectory, RunError, newest_finished
 from secateur.measure import count
-from secateur.report.tables import sensitivity_table, table1, table2
+from secateur.report.tables import sensitivity_table, step_table, table1, table2
 from secateur.sibling import SiblingConfig
 from secateur.train.loop import TrainConfig
 
@@ -444,3 +444,11 @@ def test_a_preset_that_is_misspelt_or_not_for_a_network_is_one_sentence():
 def test_the_papers_epochs_are_those_that_the_published_search_chose(path):
     search = json.loads(path.read_text())
     assert preset("paper", search["job"]["network"]).train.epochs == search["chosen_epochs"]
+
+
+def test_the_cost_of_a_step_is_shown_as_it_was_measured(tmp_path):
+    assert step_table(tmp_path).rows == ()
+    row = {"plain_ms": 2.0, "sibling_ms": 2.5, "ratio": 1.254, "interval": [1.2, 1.3]}
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "training_step.json").write_text(json.dumps({"rows": {"a net": row}}))
+    assert step_table(tmp_path).rows == (("a net", "2.00", "2.50", "1.25", "1.20 … 1.30"),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +106,24 @@ def sensitivity_table(results: Path, network: str) -> Grid:
     rows = tuple(_setting(setting) for setting in sensitivity(results, network))
     header = ("setting", "seeds", "ratio", "validation error %")
     return Grid(f"Sensitivity of {network} to γ and p (other settings: the paper's)", header, rows)
+
+
+def step_table(results: Path) -> Grid:
+    """Say what learning thresholds adds to a training step, as `benchmarks/training_step.py` last measured it."""
+    path = results / "benchmarks" / "training_step.json"
+    measured = json.loads(path.read_text()) if path.exists() else {"rows": {}}
+    rows = tuple(
+        (
+            case,
+            f"{row['plain_ms']:.2f}",
+            f"{row['sibling_ms']:.2f}",
+            f"{row['ratio']:.2f}",
+            f"{row['interval'][0]:.2f} … {row['interval'][1]:.2f}",
+        )
+        for case, row in measured["rows"].items()
+    )
+    header = ("one training step, one thread", "plain ms", "sibling ms", "ratio", "95 % interval")
+    return Grid("Cost of learning thresholds", header, rows)
 
 
 def _setting(setting: Setting) -> tuple[str, ...]:
