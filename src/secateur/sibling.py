@@ -117,10 +117,6 @@ class LearnedThreshold(nn.Module):
         with torch.no_grad():
             return theta_with_norm(weight, self.threshold, self.alpha)[1], self.threshold
 
-    def forget(self) -> None:
-        """Drop what the last forward left."""
-        self._recorded = None
-
     def _is_current(self, recorded: _Recorded, weight: Tensor) -> bool:
         if type(self.threshold) is not nn.Parameter and type(recorded.threshold) is nn.Parameter:
             # A sharding wrapper has put its pieces (DTensor) back after the forward: the whole weights are out of

@@ -63,8 +63,9 @@ def table1(results: Path, presets: tuple[str, ...], networks: tuple[str, ...]) -
     trained = " and ".join(f"{number:,}" for number in sorted(images)) or "no"
     note = (
         "Ours: mean ± standard deviation over seeds, on test images; differences are paired by seed, ± standard error. "
-        f"Trained on {trained} images, everything chosen on 5,000 others. Minutes: one pruned run, one thread of a "
-        "shared machine."
+        f"Trained on {trained} images. The paper preset's epochs were chosen on 5,000 others (search.json beside its "
+        "results); the settings of the other presets have no published search yet. Minutes: one pruned run, one thread "
+        "of a busy machine."
     )
     return Grid("Table 1: size and error", header, tuple(rows), note)
 

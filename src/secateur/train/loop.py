@@ -200,7 +200,6 @@ def fit(
         facts = {"epoch": epoch + 1, "seconds": seconds, "log_bytes": _length(journal.log)}
         checkpoint.save(journal.checkpoint, prepared, optimizer.optimizer, facts, write=accelerator.is_main_process)
     for function in learned_thresholds(model).values():
-        function.forget()
         function.project_()
     return float(seconds)
 
