@@ -15,10 +15,11 @@ from networks import convolutional, mlp
 from torch.testing import assert_close
 
 import secateur
+from secateur.atomic import write_atomically
 from secateur.experiments.job import Job, run
 from secateur.experiments.rundir import RunDirectory
 from secateur.train import checkpoint
-from secateur.train.checkpoint import CheckpointError, write_atomically
+from secateur.train.checkpoint import CheckpointError
 from secateur.train.loop import Journal, Silent, TrainConfig, _rate_factor, fit, read_log
 
 SHORT = TrainConfig(epochs=2, fine_tune_epochs=2, rho=0.2, schedule="cosine", input_dropout=0.1)

@@ -14,11 +14,12 @@ ROOT = Path(secateur.__file__).parent
 
 # A part may import itself and the parts of the lines above its own.
 LAYERS = (
-    ("native", "nearest"),
+    ("native", "nearest", "atomic"),
     ("theta", "parametrization"),
     ("sibling",),
     ("prune", "train"),
     ("measure", "data", "models"),
+    ("encode",),
     ("experiments",),
     ("report",),
     ("cli",),

@@ -1,11 +1,13 @@
 """Shrink PyTorch networks while they train: every layer learns its own pruning threshold."""
 
+from secateur.encode import FormatError, load, load_state, save
 from secateur.prune import keep_zeros, prune
 from secateur.sibling import LearnedThreshold, SiblingConfig, Target, build_sibling, learned_thresholds, targets
 from secateur.theta import hard_theta, theta, theta_derivatives, theta_inverse
 from secateur.train import parameter_groups, penalty
 
 __all__ = [
+    "FormatError",
     "LearnedThreshold",
     "SiblingConfig",
     "Target",
@@ -13,9 +15,12 @@ __all__ = [
     "hard_theta",
     "keep_zeros",
     "learned_thresholds",
+    "load",
+    "load_state",
     "parameter_groups",
     "penalty",
     "prune",
+    "save",
     "targets",
     "theta",
     "theta_derivatives",

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from secateur import data, models
+from secateur.atomic import write_atomically
 from secateur.experiments.rundir import RunDirectory, RunError
 from secateur.measure import count, error_rate
 from secateur.prune import keep_zeros, prune
 from secateur.sibling import SiblingConfig, build_sibling, learned_thresholds
 from secateur.train import checkpoint
-from secateur.train.checkpoint import write_atomically
 from secateur.train.loop import Observer, Record, TrainConfig, fit, is_main_process
 
 _COPIES = 6  # distorted copies of each training image that augmentation draws from

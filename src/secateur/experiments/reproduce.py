@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from secateur import models
+from secateur.atomic import write_atomically
 from secateur.experiments.job import Job, evaluate, run, validation_by_cutoff
 from secateur.experiments.presets import preset
 from secateur.measure import count
-from secateur.train.checkpoint import write_atomically
 from secateur.train.loop import read_log
 
 Result = dict[str, Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from secateur.train.checkpoint import write_atomically
+from secateur.atomic import write_atomically
 from secateur.train.loop import Journal, Phase
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from secateur.atomic import write_atomically
 from secateur.experiments.presets import preset_names
 from secateur.report.tables import Grid, sensitivity_table, step_table, table1, table2
-from secateur.train.checkpoint import write_atomically
 
 _BEGIN, _END = "<!-- results: begin (written by `make readme`) -->", "<!-- results: end -->"
 _NETWORKS = ("lenet-300-100", "lenet-5")

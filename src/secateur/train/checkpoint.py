@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,8 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
+
+from secateur.atomic import write_atomically
 
 # Gathers what FSDP2 has sharded and drops DDP's prefix, so that a checkpoint does not depend on how it was trained.
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
@@ -102,20 +102,3 @@ def _read(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
         raise CheckpointError(f"{path} does not exist: the run has not got that far") from None
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is not a usable checkpoint ({error}): delete it and start again") from error
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, sees either the old one or the whole new one."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:  # a full disk does not say by itself which file it has no room for
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink()

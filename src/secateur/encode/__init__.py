@@ -1,0 +1,19 @@
+"""Step 5, encode: the levels of a pruned network in one small file."""
+
+from secateur.encode.bounds import Bounds, FormatError, Matrix
+from secateur.encode.container import Architecture, Archive, Record, open_archive, to_bytes
+from secateur.encode.files import load, load_state, save
+
+__all__ = [
+    "Architecture",
+    "Archive",
+    "Bounds",
+    "FormatError",
+    "Matrix",
+    "Record",
+    "load",
+    "load_state",
+    "open_archive",
+    "save",
+    "to_bytes",
+]

@@ -1,0 +1,135 @@
+"""Step 5, encode: a network in one small file, and back."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from secateur import models
+from secateur.atomic import write_atomically
+from secateur.encode.container import MAX_BYTES, Architecture, Archive, open_archive, to_bytes
+from secateur.nearest import require_one_of
+
+
+def save(
+    model: nn.Module,
+    path: str | PathLike[str],
+    *,
+    codec: str = "smallest",
+    metadata: Mapping[str, str] | None = None,
+    architecture: str | tuple[str, Mapping[str, Any]] | None = None,
+) -> int:
+    """Write a plain model to a .cut file, without loss and whole or not at all; return the size of the file in bytes.
+
+    `codec` is "smallest", which tries all and keeps the smallest for each tensor, or the name of one. `architecture`
+    lets `load` build the model again: the name of one of ours, which is found by itself, or ("package.module:Class",
+    keyword arguments). `metadata` is text by name.
+    """
+    _require_plain(model)
+    state = model.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f'"{name}" is not a tensor but {type(value).__name__}: a file holds tensors only')
+    content = to_bytes(state, codec=codec, metadata=metadata, architecture=_architecture(model, architecture))
+    write_atomically(Path(path), content)
+    return len(content)
+
+
+def load(
+    path: str | PathLike[str],
+    model: nn.Module | None = None,
+    *,
+    max_bytes: int = MAX_BYTES,
+    import_class: bool = False,
+) -> nn.Module:
+    """Read a model from a .cut file: into `model`, or else into a new one of the architecture that the file names.
+
+    All or nothing: names, shapes, dtypes and every stream are checked before one parameter changes. A class that is
+    not ours is imported, which runs its module, only if `import_class` says so. `max_bytes` limits what the tensors may
+    take in memory.
+    """
+    with open_archive(path, max_bytes) as archive:
+        if model is None:
+            model = _build(archive.architecture, path, import_class)
+        state = model.state_dict()
+        _require_match(archive, state, f"{type(model).__name__}", path)
+        decoded = list(archive.read_all())
+        with torch.no_grad():
+            for record, tensor in decoded:
+                state[record.name].copy_(tensor)
+    return model
+
+
+def load_state(path: str | PathLike[str], *, max_bytes: int = MAX_BYTES) -> dict[str, Tensor]:
+    """Read the tensors of a .cut file by name, as a plain state dict; tied names share one tensor."""
+    with open_archive(path, max_bytes) as archive:
+        return {record.name: tensor for record, tensor in archive.read_all()}
+
+
+def _require_plain(model: nn.Module) -> None:
+    for owner, module in model.named_modules():
+        prefix = f"{owner}." if owner else ""
+        if parametrize.is_parametrized(module):
+            assert isinstance(module.parametrizations, nn.ModuleDict)
+            name, chain = next(iter(module.parametrizations.items()))
+            assert isinstance(chain, parametrize.ParametrizationList)
+            raise ValueError(
+                f'"{prefix}{name}" is read through {type(chain[0]).__name__}: make the model plain first '
+                "(secateur.prune, freeze, or torch's remove_parametrizations)"
+            )
+        for name in module._buffers:
+            if name.endswith("_mask") and f"{name.removesuffix('_mask')}_orig" in module._parameters:
+                tensor = f"{prefix}{name.removesuffix('_mask')}"
+                raise ValueError(f'"{tensor}" is masked by torch.nn.utils.prune: call its remove(module, name) first')
+
+
+def _architecture(model: nn.Module, given: str | tuple[str, Mapping[str, Any]] | None) -> Architecture | None:
+    if given is None:
+        return next((Architecture(name) for name, kind in models.MODELS.items() if type(model) is kind), None)
+    if isinstance(given, str):
+        require_one_of("network", given, models.MODELS)
+        return Architecture(given)
+    path, arguments = given
+    if not all(path.partition(":")):
+        raise ValueError(f'the class must be given as "package.module:Class", got "{path}"')
+    return Architecture(path, dict(arguments))
+
+
+def _build(architecture: Architecture | None, path: str | PathLike[str], import_class: bool) -> nn.Module:
+    if architecture is None:
+        raise ValueError(f"{path} does not say which network it holds: pass it as model=, or use load_state")
+    if architecture.is_ours:
+        return models.build(architecture.name, seed=0)
+    if not import_class:
+        raise ValueError(
+            f"{path} holds a {architecture.name}, which is not one of ours: pass it as model=, or, if you trust the "
+            "file, import_class=True"
+        )
+    module, _, name = architecture.name.partition(":")
+    kind = getattr(importlib.import_module(module), name)
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise ValueError(f"{architecture.name}, which {path} names, is not a torch module")
+    return kind(**architecture.arguments or {})
+
+
+def _require_match(archive: Archive, state: Mapping[str, Tensor], model: str, path: str | PathLike[str]) -> None:
+    """Refuse a model whose tensors are not those of the file, by name, shape or dtype."""
+    stored = {record.name: record for record in archive.records}
+    for name in [*state, *stored]:
+        if name not in stored:
+            raise ValueError(f'{path} does not hold "{name}", which {model} has: it belongs to another network')
+        if name not in state:
+            raise ValueError(f'{path} holds "{name}", which {model} does not have: it belongs to another network')
+        record, tensor = stored[name], state[name]
+        if (record.shape, record.dtype) != (tuple(tensor.shape), tensor.dtype):
+            raise ValueError(
+                f'"{name}" is {record.dtype} of shape {record.shape} in {path}, and {tensor.dtype} of shape '
+                f"{tuple(tensor.shape)} in {model}: it belongs to another network"
+            )
