@@ -10,6 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 from typing_extensions import Doc
 
@@ -133,8 +134,9 @@ def _tensors(
     rules = {key: replace(config, levels=rule) if isinstance(rule, int) else rule for key, rule in layers.items()}
     found = 0
     for tied in everything:
+        parameter = tied[0].parameter
         rule, is_bias = rule_of_tied(tied, config, rules), False
-        if rule is None and tied[0].parameter.dim() == 1:
+        if rule is None and not is_lazy(parameter) and parameter.dim() == 1:
             rule, is_bias = rule_of_tied(tied, config, rules, weights_only=False), True
         if rule is not None and not (is_bias and rule.bias_levels is None):
             found += 1
@@ -228,7 +230,7 @@ def _refuse_unusable(place: Place, rule: QuantizeConfig, is_bias: bool) -> None:
     name, parameter = place.full_name, place.parameter
     if place.chain is not None and any(isinstance(part, Quantizer) for part in place.chain):
         raise ValueError(f'"{name}" is quantised already: freeze(model) first, then quantise the copy')
-    if isinstance(parameter, nn.parameter.UninitializedParameter):
+    if is_lazy(parameter):
         raise ValueError(f'"{name}" has no shape yet: run one batch through the lazy model first')
     if not parameter.is_floating_point():
         raise ValueError(f'"{name}" holds {parameter.dtype}: quantisers need floating-point weights')

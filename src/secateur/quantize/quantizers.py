@@ -89,7 +89,7 @@ class LearnedStep(Quantizer):
     The last is LSQ's (Esser et al. 2020). LSQ stops the gradient of clipped weights; with few levels many are, and they
     would never come back. Without `keep_survivors`, for biases, small values may round to zero. Stored is log Δ, so Δ
     stays positive and a step of Adam changes it by a share of itself; its gradient is multiplied by LSQ's
-    1 / √(values · largest), which matters to SGD, wherever it comes from: the loss or the rate.
+    1 / √(weights · largest), which matters to SGD, wherever it comes from: the loss or the rate.
     """
 
     log_step: nn.Parameter
@@ -101,7 +101,7 @@ class LearnedStep(Quantizer):
         size = size[(size >= cutoff) & (size > 0)]
         step = _best_step(size, largest, keep_survivors) if len(size) else size.new_ones(())
         self.log_step = nn.Parameter(step.log())
-        self.gradient_scale = 1 / math.sqrt(max(1, len(size)) * largest)
+        self.gradient_scale = 1 / math.sqrt(weight.numel() * largest)
 
     @property
     def step(self) -> Tensor:

@@ -13,8 +13,8 @@ use. For one tensor of N weights, kept in K places:
     levels   = bits(n_k over the values in use)
     side     = 16 for every centroid, step or scale (a float16)
 
-What rows save and what columns save add up as in a model that multiplies the two; learning them may cost more than it
-saves, and then G stands.
+A row or column starts from ½ non-zero at the density of the whole instead of from ½ and ½. What rows save and what
+columns save add up, as in a model that multiplies the two; where learning them costs more than it saves, G stands.
 
 The bits are a step function of the weights, so their gradient is that of the code lengths between the levels: with
 x = weight/Δ and ℓ(k) the bits that one more symbol k would cost now, a weight of level k = 1, 2, … is charged
@@ -69,19 +69,21 @@ class Positions(NamedTuple):
 
     def bits(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the bits, and what rows and what columns save of those for all as one."""
-        whole = _binary_bits(self.rows.sum(), size)
-        row_gain = whole - _binary_bits(self.rows, size // len(self.rows)).sum()
-        column_gain = whole - _binary_bits(self.columns, size // len(self.columns)).sum()
+        total = self.rows.sum()
+        whole, prior = adaptive_bits(torch.stack([total, size - total])), _prior(total, size)
+        row_gain = whole - _binary_bits(self.rows, size // len(self.rows), prior).sum()
+        column_gain = whole - _binary_bits(self.columns, size // len(self.columns), prior).sum()
         bits = (whole - row_gain.clamp(min=0) - column_gain.clamp(min=0)).clamp(min=0)
         return bits, row_gain, column_gain
 
     def prices(self, size: int) -> tuple[Tensor, Tensor]:
         """Return ∂positions/∂kept as one summand per row and one per column."""
         _, row_gain, column_gain = self.bits(size)
-        price = _binary_price(self.rows.sum(), size)
-        by_row = torch.where(row_gain > 0, _binary_price(self.rows, size // len(self.rows)) - price, 0.0)
-        by_column = torch.where(column_gain > 0, _binary_price(self.columns, size // len(self.columns)) - price, 0.0)
-        return by_row + price, by_column
+        total = self.rows.sum()
+        price, prior = _binary_price(total, size, torch.tensor(0.5)), _prior(total, size)
+        by_row = _binary_price(self.rows, size // len(self.rows), prior) - price
+        by_column = _binary_price(self.columns, size // len(self.columns), prior) - price
+        return torch.where(row_gain > 0, by_row, 0.0) + price, torch.where(column_gain > 0, by_column, 0.0)
 
 
 def position_bits(kept: Tensor) -> Tensor:
@@ -89,14 +91,25 @@ def position_bits(kept: Tensor) -> Tensor:
     return Positions.of(kept).bits(kept.numel())[0]
 
 
-def _binary_bits(kept: Tensor, length: int) -> Tensor:
-    return adaptive_bits(torch.stack([kept, length - kept], -1))
+def _prior(kept: Tensor, size: int) -> Tensor:
+    """Return how many zeros a row or column is taken to have had per ½ non-zero before it begins."""
+    return ((size - kept).double() + 0.5) / (kept.double() + 0.5) / 2
 
 
-def _binary_price(kept: Tensor, length: int) -> Tensor:
+def _binary_bits(kept: Tensor, length: int, zeros: Tensor) -> Tensor:
+    """Return the bits of an adaptive code that has seen ½ non-zero and so many zeros before."""
+
+    def log_beta(kept: Tensor) -> Tensor:
+        return torch.lgamma(kept + 0.5) + torch.lgamma(length - kept + zeros) - torch.lgamma(length + 0.5 + zeros)
+
+    start = math.lgamma(0.5) + torch.lgamma(zeros) - torch.lgamma(0.5 + zeros)
+    return (start - log_beta(kept.double())) / math.log(2)
+
+
+def _binary_price(kept: Tensor, length: int, zeros: Tensor) -> Tensor:
     """Return the derivative of the bits in the number kept."""
     kept = kept.double()
-    return (torch.digamma(length - kept + 0.5) - torch.digamma(kept + 0.5)) / math.log(2)
+    return (torch.digamma(length - kept + zeros) - torch.digamma(kept + 0.5)) / math.log(2)
 
 
 def grid_bits(ratio: Tensor, levels: Tensor, largest: int, *, zeros_are_fixed: bool) -> Tensor:
