@@ -18,6 +18,7 @@ LAYERS = (
     ("theta", "parametrization"),
     ("sibling",),
     ("prune", "train"),
+    ("quantize",),
     ("measure", "data", "models"),
     ("encode",),
     ("experiments",),
