@@ -79,7 +79,9 @@ def test_buffers_come_back(path):
 
 
 def test_a_pruned_sibling_is_saved(path):
-    sibling = secateur.build_sibling(models.build("lenet-300-100", seed=0), secateur.SiblingConfig(init_quantile=0.9))
+    sibling = secateur.build_sibling(
+        models.build("lenet-300-100", seed=0), secateur.SiblingConfig(init_quantile=0.9, alpha=1e5)
+    )
     model = secateur.prune(sibling)
     secateur.save(model, path)
     assert_same(secateur.load(path).state_dict(), model.state_dict())
