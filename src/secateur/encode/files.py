@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -37,6 +38,7 @@ def save(
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f'"{name}" is not a tensor but {type(value).__name__}: a file holds tensors only')
+        _warn_of_negative_zeros(name, value)
     content = to_bytes(state, codec=codec, metadata=metadata, architecture=_architecture(model, architecture))
     write_atomically(Path(path), content)
     return len(content)
@@ -88,6 +90,18 @@ def _require_plain(model: nn.Module) -> None:
             if name.endswith("_mask") and f"{name.removesuffix('_mask')}_orig" in module._parameters:
                 tensor = f"{prefix}{name.removesuffix('_mask')}"
                 raise ValueError(f'"{tensor}" is masked by torch.nn.utils.prune: call its remove(module, name) first')
+
+
+def _warn_of_negative_zeros(name: str, tensor: Tensor) -> None:
+    """Say so when zeros carry signs: `weight * mask` leaves such, and a file, which keeps every bit, grows by them."""
+    has_signs = tensor.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    if has_signs and tensor.layout == torch.strided and not tensor.is_meta:
+        count = int(torch.count_nonzero((tensor == 0) & tensor.signbit()))
+        if count > tensor.numel() / 100:
+            warnings.warn(
+                f'"{name}" holds {count:,} negative zeros, which are stored like weights: add 0.0 to it to lose them',
+                stacklevel=3,
+            )
 
 
 def _architecture(model: nn.Module, given: str | tuple[str, Mapping[str, Any]] | None) -> Architecture | None:

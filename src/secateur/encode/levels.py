@@ -215,13 +215,14 @@ def _find_step(
     least = magnitudes.min()
     if least == 0:
         return None
-    half_ulp = 2.0 ** -(_FLOATS[dtype] + 1) * 1.01 + 2.0**-25
+    # What rounds to a value lies within half a unit of its last place; the product in float32 was rounded before.
+    reach = 2.0 ** (np.frexp(magnitudes)[1] - 2 - _FLOATS[dtype]) + magnitudes * 2.0**-25
     for times in range(1, 65):
         multiples = np.rint(values * (times / least))
         if np.abs(multiples).max() >= MOST_LEVELS:
             return None
-        low = (magnitudes * (1 - half_ulp) / np.abs(multiples)).max()
-        high = (magnitudes * (1 + half_ulp) / np.abs(multiples)).min()
+        low = ((magnitudes - reach) / np.abs(multiples)).max()
+        high = ((magnitudes + reach) / np.abs(multiples)).min()
         if low > high or multiples.max(initial=0) - multiples.min(initial=0) >= MOST_LEVELS:
             continue
         whole = multiples.astype(np.int64)

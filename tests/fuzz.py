@@ -1,0 +1,258 @@
+"""Does any file, however damaged, do more than raise a FormatError?
+
+    python tests/fuzz.py --cases 200000 --seed 0
+
+Sound small files are taken apart, changed and put together again: bits flipped and ends cut off as they are, or fields,
+headers and streams changed with all checksums made to match, which is what gets past the checks at the door. A reader
+may refuse a file with a FormatError, or accept it; it may not raise anything else, hang, or take more memory than
+its caller allows.
+"""
+
+import argparse
+import io
+import random
+import resource
+import signal
+import sys
+import time
+import tracemalloc
+import zlib
+from dataclasses import replace
+from types import SimpleNamespace
+
+import torch
+
+from secateur.encode import container
+from secateur.encode.codecs import CODECS
+from secateur.encode.container import MAGIC, Architecture, Archive, FormatError, to_bytes
+from secateur.encode.levels import Values
+from secateur.encode.varint import Cursor, put_varint
+
+LIMIT = 1 << 16  # bytes of decoded tensors that the reader is allowed
+# Beside the result a decoder holds levels, places and tables, the largest of which has 2²⁰ entries of 4 bytes.
+MOST_MEMORY = 24 * LIMIT + (24 << 20)
+SECONDS = 20  # for one case on a busy machine; the slowest takes some milliseconds
+
+INTERESTING = [
+    0,
+    1,
+    2,
+    3,
+    14,
+    15,
+    16,
+    127,
+    128,
+    255,
+    256,
+    65_534,
+    65_535,
+    65_536,
+    1 << 20,
+    1 << 31,
+    1 << 40,
+    (1 << 63) - 1,
+]
+
+
+def tensors():
+    """Some small tensors of every kind."""
+    draw = torch.Generator().manual_seed(0)
+    normal = torch.randn(6, 20, generator=draw)
+    sparse = normal * (normal.abs() > 1)
+    tied = torch.randint(-2, 3, (4, 5), generator=draw) * 0.3
+    return {
+        "fc1.weight": (sparse * 2).round() * 0.1,
+        "fc1.bias": (torch.randn(20, generator=draw) * 3).round() / 8,
+        "conv.weight": (torch.randn(3, 2, 3, 3, generator=draw) * 1.5).round() * 0.37,
+        "dense": normal,
+        "pruned": sparse,
+        "half": sparse.half(),
+        "brain": sparse.bfloat16(),
+        "bn.num_batches_tracked": torch.tensor(137),
+        "mask": sparse != 0,
+        "index": torch.arange(-4, 6),
+        "zeros": torch.zeros(3, 4),
+        "empty": torch.zeros(0, 4),
+        "embedding.weight": tied,
+        "head.weight": tied,
+    }
+
+
+def corpus():
+    """Return sound files, one per codec and one of everything."""
+    named = [to_bytes(tensors(), codec=codec) for codec in ("raw", *(codec.name for codec in CODECS))]
+    lenet = {name: value for name, value in tensors().items() if "fc1" in name}
+    return [
+        *named,
+        to_bytes(lenet, metadata={"network": "lenet-5", "mean": "0.13"}, architecture=Architecture("lenet-5")),
+        to_bytes(lenet, architecture=Architecture("package.module:Class", {"width": 3})),
+    ]
+
+
+def split(content):
+    """Take a sound file apart: flags, header, streams."""
+    cursor = Cursor(content[len(MAGIC) :])
+    cursor.byte()
+    flags, length = cursor.byte(), cursor.varint()
+    head = bytes(cursor.take(length))
+    cursor.take(4)
+    return flags, head, bytes(cursor.take(cursor.left))
+
+
+def join(flags, head, streams, version=container.VERSION):
+    """Put a file together, sealed."""
+    front = bytearray([version, flags])
+    put_varint(front, len(head))
+    sealed = bytes(front) + bytes(head)
+    return MAGIC + sealed + zlib.crc32(sealed).to_bytes(4, "little") + streams
+
+
+def check(content, limit=LIMIT):
+    """Read a file; return whether it was accepted."""
+    try:
+        archive = Archive(io.BytesIO(content), limit)
+        for _record, tensor in archive.read_all():
+            assert tensor.numel() * tensor.element_size() <= limit
+    except FormatError:
+        return False
+    return True
+
+
+def change_bytes(content, rng):
+    """Flip, overwrite, insert, delete, repeat or cut bytes."""
+    content = bytearray(content)
+    for _ in range(rng.choice([1, 1, 1, 2, 5])):
+        place = rng.randrange(len(content) + 1) if content else 0
+        what = rng.randrange(6)
+        if what == 0 and place < len(content):
+            content[place] ^= 1 << rng.randrange(8)
+        elif what == 1 and place < len(content):
+            content[place] = rng.choice([0, 1, 127, 128, 254, 255, rng.randrange(256)])
+        elif what == 2:
+            content[place:place] = rng.randbytes(rng.choice([1, 2, 9]))
+        elif what == 3:
+            del content[place : place + rng.choice([1, 2, 9])]
+        elif what == 4:
+            number = bytearray()
+            put_varint(number, rng.choice(INTERESTING))
+            content[place : place + rng.choice([0, 1, len(number)])] = number
+        else:
+            del content[place:]
+    return bytes(content)
+
+
+def change_header(content, rng):
+    """Change bytes of the header and seal it again."""
+    flags, head, streams = split(content)
+    if rng.randrange(10) == 0:
+        flags ^= 1 << rng.randrange(4)
+    return join(flags, change_bytes(head, rng), streams)
+
+
+def change_stream(content, rng):
+    """Change one tensor's stream and make its length and checksum match."""
+    archive = Archive(io.BytesIO(content))
+    streams = [content[record.offset : record.offset + record.length] for record in archive.records]
+    chosen = rng.choice([i for i, stream in enumerate(streams) if stream])
+    changed = change_bytes(streams[chosen], rng)
+    return rebuild(archive, streams, {chosen: (archive.records[chosen].coding, None, None, changed)})
+
+
+def change_field(content, rng):
+    """Change what a record says of its tensor: kind, codec, counts, shape or dtype."""
+    archive = Archive(io.BytesIO(content))
+    streams = [content[record.offset : record.offset + record.length] for record in archive.records]
+    chosen = rng.randrange(len(streams))
+    record, stream = archive.records[chosen], streams[chosen]
+    coding, shape, dtype = record.coding, list(record.shape), record.dtype
+    what = rng.randrange(6)
+    number = rng.choice([*INTERESTING, *(max(coding.nonzero + d, 0) for d in (-1, 1)), record.size])
+    if what == 0:
+        coding = replace(coding, nonzero=number)
+    elif what == 1:
+        field = rng.choice(["negatives", "positives"])
+        coding = replace(coding, **{field: rng.choice([number, getattr(coding, field) + 1])})
+    elif what == 2:
+        coding = replace(coding, kind=Values(rng.randrange(7)), codec=rng.choice([coding.codec, rng.randrange(16)]))
+    elif what == 3:
+        coding = replace(coding, codec=rng.randrange(6))
+    elif what == 4:
+        dtype = rng.choice(container._DTYPES)
+    else:
+        shape = rng.choice(
+            [shape[::-1], [*shape, number], [number, *shape[1:]], [record.size], [1] * number if number < 70 else []]
+        )
+    if rng.randrange(4) == 0:
+        stream = change_bytes(stream, rng)
+    return rebuild(archive, streams, {chosen: (coding, tuple(shape), dtype, stream)})
+
+
+def rebuild(archive, streams, changes):
+    """Write all records anew, changed as told, with lengths and checksums that match."""
+    head = bytearray()
+    flags = container._put_preamble(head, archive.metadata, archive.architecture)
+    put_varint(head, len(archive.records))
+    stem, written = "", []
+    names = [record.name for record in archive.records]
+    for index, record in enumerate(archive.records):
+        if record.alias_of is not None and index not in changes:
+            stem = container._put_start(head, record.name, stem, 0, Values.ALIAS, 0)
+            put_varint(head, names.index(record.alias_of))
+            continue
+        coding, shape, dtype, stream = changes.get(index, (record.coding, None, None, streams[index]))
+        shape, dtype = record.shape if shape is None else shape, dtype or record.dtype
+        stand_in = SimpleNamespace(shape=shape, dtype=dtype, dim=lambda shape=shape: len(shape))
+        stem = container._put_record(head, record.name, stem, stand_in, coding, stream)
+        written.append(stream)
+    return join(flags, head, b"".join(written))
+
+
+CHANGES = (change_bytes, change_header, change_stream, change_field, change_field)
+
+
+def cases(count, seed):
+    """Yield damaged files."""
+    rng, sound = random.Random(seed), corpus()
+    for index in range(count):
+        yield CHANGES[index % len(CHANGES)](rng.choice(sound), rng)
+
+
+def run(count, seed, watch_memory=1):
+    """Check that many cases, every `watch_memory`th with its memory watched; return how many were accepted."""
+    accepted = 0
+    for index, content in enumerate(cases(count, seed)):
+        watched = index % watch_memory == 0
+        if watched:
+            tracemalloc.start()
+        signal.alarm(SECONDS)
+        try:
+            accepted += check(content)
+        except BaseException:
+            print(f"case {index} of seed {seed}: {content.hex()}", file=sys.stderr)
+            raise
+        finally:
+            signal.alarm(0)
+            if watched:
+                peak = tracemalloc.get_traced_memory()[1]
+                tracemalloc.stop()
+        assert not watched or peak < MOST_MEMORY, f"case {index} of seed {seed} took {peak:,} bytes: {content.hex()}"
+    return accepted
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=200_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    check(corpus()[0])  # what is loaded on first use is not the files' doing
+    resource.setrlimit(resource.RLIMIT_AS, (16 << 30, resource.RLIM_INFINITY))
+    started = time.monotonic()
+    accepted = run(arguments.cases, arguments.seed, watch_memory=20)
+    seconds = time.monotonic() - started
+    print(f"{arguments.cases:,} cases in {seconds:.0f} s: {accepted:,} accepted, the others refused with a FormatError")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,441 @@
+import io
+import math
+import zlib
+
+import pytest
+import torch
+from fuzz import check, join, rebuild, split
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secateur.encode import Architecture, Archive, FormatError, container, open_archive, to_bytes
+from secateur.encode.levels import Values
+from secateur.encode.varint import Cursor, put_pair, put_varint
+
+FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
+OTHERS = [torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2]
+SHAPES = [(), (1,), (0,), (7,), (3, 0, 2), (1, 1), (5, 4), (2, 3, 4), (3, 2, 3, 3), (2, 1, 2, 1, 2)]
+
+
+def bits(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else torch.zeros(0)
+
+
+def through_a_file(tensor, **options):
+    """Return the record of a tensor after it came back from a file, every bit of it."""
+    archive = Archive(io.BytesIO(to_bytes({"tensor": tensor}, **options)))
+    [(record, again)] = archive.read_all()
+    assert (again.dtype, again.shape) == (tensor.dtype, tensor.shape)
+    assert torch.equal(bits(again), bits(tensor))
+    return record
+
+
+# Losslessness
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, *OTHERS], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_shape_of_every_dtype_comes_back(dtype, shape):
+    numbers = torch.randn(shape) * 3
+    for tensor in (numbers, numbers.round(), numbers * (numbers > 2), torch.zeros(shape), torch.full(shape, 3.0)):
+        through_a_file((tensor.abs() if dtype == torch.uint8 else tensor).to(dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@given(data=st.data())
+@settings(max_examples=30)
+def test_any_bits_of_a_float_come_back(dtype, data):
+    width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    special = [0.0, -0.0, float("inf"), float("-inf"), float("nan"), 1.0, -1.5, torch.finfo(dtype).tiny / 2]
+    count = data.draw(st.integers(1, 40))
+    tensor = torch.tensor(data.draw(st.lists(st.sampled_from(special), min_size=count, max_size=count)), dtype=dtype)
+    payload = data.draw(st.integers(0, 2 ** (8 * dtype.itemsize - 1) - 1))
+    tensor.view(width)[data.draw(st.integers(0, count - 1))] = payload
+    through_a_file(tensor)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_the_extremes_of_an_integer_come_back(dtype):
+    info = torch.iinfo(dtype)
+    for values in ([info.min], [info.max], [info.min, info.max], [0, info.max], [info.min, 0, 1]):
+        through_a_file(torch.tensor(values, dtype=dtype))
+
+
+@pytest.mark.parametrize("distinct", [1, 2, 255, 256, 65_535, 65_536])
+def test_any_number_of_distinct_values_comes_back(distinct):
+    values = (torch.arange(1, distinct + 1) - distinct // 2 - 1).float() * 1.1 + 0.05
+    through_a_file(values[torch.randperm(distinct)].repeat(2).reshape(2, distinct))
+
+
+def test_memory_layout_does_not_matter():
+    tensor = torch.randn(3, 4, 2, 2).round()
+    plain = to_bytes({"tensor": tensor})
+    assert to_bytes({"tensor": tensor.to(memory_format=torch.channels_last)}) == plain
+    assert to_bytes({"tensor": tensor.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)}) == plain
+
+
+# How values are written
+
+
+def quantized(values, shape=(30, 40)):
+    return torch.tensor(values)[torch.randint(len(values), shape)]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "kind", "levels"),
+    [
+        (quantized([0.0, 0.0, 0.0, 0.1, -0.1]), Values.STEP, (1, 1)),
+        (quantized([0.0, 0.0, 0.0, 0.5, -0.25]), Values.HALF_STEP, (1, 2)),
+        (quantized([0.0, 0.5, -0.25, -2.0]), Values.HALF_STEP, (8, 2)),
+        (quantized([0.0, 1.25, -1.0078125]), Values.HALF_CODEBOOK, (1, 1)),
+        (quantized([0.0, 1.5, -0.0009765625]), Values.HALF_CODEBOOK, (1, 1)),
+        (quantized(range(-3, 6)) * 0.1, Values.STEP, (3, 5)),
+        (quantized([-30, -12, 0, 6, 9]) * 0.1, Values.STEP, (10, 3)),
+        (quantized([0.0, 0.123, 0.456, -0.789, 1.011]), Values.CODEBOOK, (1, 3)),
+        (torch.randint(-2, 6, (30, 40)), Values.INTEGERS, (2, 5)),
+        (torch.rand(30, 40) < 0.5, Values.INTEGERS, (0, 1)),
+        (torch.randn(30, 40), Values.BITS, (0, 1)),
+        (torch.randn(30, 40).where(torch.rand(30, 40) < 0.1, 0.0), Values.BITS, (0, 1)),
+        (torch.zeros(30, 40), Values.CODEBOOK, (0, 0)),
+    ],
+)
+def test_values_are_written_in_the_shortest_way_that_is_exact(tensor, kind, levels):
+    coding = through_a_file(tensor).coding
+    assert (coding.kind, (coding.negatives, coding.positives)) == (kind, levels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@given(step=st.floats(2**-10, 8, width=32), highest=st.integers(20, 60))
+@settings(max_examples=20)
+def test_multiples_of_a_step_are_found_whatever_the_step(dtype, step, highest):
+    levels = torch.arange(-highest, highest + 1).repeat(3)
+    coding = through_a_file((levels.float() * step).to(dtype)).coding
+    assert coding.kind in (Values.STEP, Values.HALF_STEP)
+    assert (coding.negatives, coding.positives) == (highest, highest)
+
+
+def test_a_pruned_tensor_costs_its_values_and_positions_only():
+    tensor = torch.randn(200, 300).where(torch.rand(200, 300) < 0.05, 0.0)
+    kept = int(tensor.count_nonzero())
+    position_bits = 60_000 * (-0.05 * math.log2(0.05) - 0.95 * math.log2(0.95))
+    assert through_a_file(tensor).length < 4 * kept + 1.1 * position_bits / 8
+
+
+def test_zeros_cost_nothing_but_their_record():
+    assert len(to_bytes({"a": torch.zeros(1000, 1000)})) - len(to_bytes({})) == 2 + 2 + 4 + 1
+
+
+# The header
+
+
+def lenet():
+    torch.manual_seed(0)
+    shapes = {"fc1": (300, 784), "fc2": (100, 300), "fc3": (10, 100)}
+    state = {}
+    for layer, shape in shapes.items():
+        state[f"{layer}.weight"] = torch.randint(-2, 3, shape) * 0.11 * (torch.rand(shape) < 0.02)
+        state[f"{layer}.bias"] = torch.randint(-5, 6, shape[:1]) * 0.013
+    return state
+
+
+def test_the_header_of_lenet_300_100_takes_at_most_120_bytes():
+    archive = Archive(io.BytesIO(to_bytes(lenet(), architecture=Architecture("lenet-300-100"))))
+    assert archive.header_bytes <= 120
+    assert archive.header_bytes + sum(record.length for record in archive.records) == archive.size
+
+
+def test_one_tensor_is_read_without_the_others():
+    content = bytearray(to_bytes(lenet()))
+    for record in Archive(io.BytesIO(content)).records:
+        if record.name != "fc3.weight":
+            content[record.offset] ^= 255
+    archive = Archive(io.BytesIO(content))
+    assert torch.equal(archive.read(archive.record("fc3.weight")), lenet()["fc3.weight"])
+    with pytest.raises(FormatError, match=r'tensor "fc1.weight", byte .* checksum'):
+        archive.read(archive.record("fc1.weight"))
+    with pytest.raises(KeyError):
+        archive.record("fc4.weight")
+
+
+def test_tied_tensors_are_stored_once_and_come_back_tied():
+    weight = torch.randn(20, 30)
+    once = len(to_bytes({"embedding.weight": weight}))
+    content = to_bytes({"embedding.weight": weight, "head.weight": weight, "other.weight": weight.clone()})
+    archive = Archive(io.BytesIO(content))
+    assert [record.alias_of for record in archive.records] == [None, "embedding.weight", None]
+    first, second, third = (tensor for _, tensor in archive.read_all())
+    assert first is second
+    assert torch.equal(first, third)
+    assert len(to_bytes({"embedding.weight": weight, "head.weight": weight})) < once + 10
+    assert torch.equal(archive.read(archive.record("head.weight")), weight)
+
+
+def test_views_of_one_memory_are_not_taken_for_one_tensor():
+    weight = torch.randn(4, 4)
+    archive = Archive(io.BytesIO(to_bytes({"a": weight, "b": weight.T, "c": weight[:2]})))
+    assert [torch.equal(t, w) for (_, t), w in zip(archive.read_all(), (weight, weight.T, weight[:2]), strict=True)]
+    assert {record.alias_of for record in archive.records} == {None}
+
+
+names = st.lists(
+    st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=20)
+    | st.sampled_from(["a.weight", "a.bias", "ab.weight", "weight", ".weight", "layers.10.bias", "bn.running_var"]),
+    unique=True,
+)
+
+
+@given(names=names)
+def test_any_names_come_back_in_their_order(names):
+    archive = Archive(io.BytesIO(to_bytes({name: torch.zeros(2) for name in names})))
+    assert [record.name for record in archive.records] == names
+
+
+@given(metadata=st.dictionaries(st.text(max_size=10), st.text(max_size=50), max_size=5))
+def test_any_metadata_comes_back(metadata):
+    metadata = {key: value for key, value in metadata.items() if (key + value).isprintable()}
+    assert Archive(io.BytesIO(to_bytes({}, metadata=metadata))).metadata == metadata
+
+
+@pytest.mark.parametrize(
+    "architecture", [None, Architecture("lenet-5"), Architecture("a.b:C", {"width": 3, "deep": [1, {"x": None}]})]
+)
+def test_the_architecture_comes_back(architecture):
+    assert Archive(io.BytesIO(to_bytes({}, architecture=architecture))).architecture == architecture
+
+
+@given(number=st.integers(0, 2**63 - 1), first=st.integers(0, 300), second=st.integers(0, 300))
+def test_numbers_come_back(number, first, second):
+    out = bytearray()
+    put_varint(out, number)
+    put_pair(out, first, second)
+    cursor = Cursor(bytes(out))
+    assert (cursor.varint(), cursor.pair(), cursor.left) == (number, (first, second), 0)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "complaint"),
+    [
+        ({"": torch.zeros(1)}, "name must be printable, of 1 to 512 bytes, got ''"),
+        ({"a\n": torch.zeros(1)}, r"name must be printable, of 1 to 512 bytes, got 'a\\n'"),
+        ({"a" * 513: torch.zeros(1)}, "name must be printable"),
+        ({"a": torch.zeros(1, device="meta")}, '"a" lies on the meta device'),
+        ({"a": torch.zeros(2, 2).to_sparse()}, '"a" is a torch.sparse_coo tensor'),
+        ({"a": torch.zeros(2, dtype=torch.uint16)}, '"a" is a torch.strided tensor of torch.uint16'),
+    ],
+)
+def test_what_a_file_cannot_hold_is_refused_by_name(tensors, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        to_bytes(tensors)
+
+
+@pytest.mark.parametrize("metadata", [{"seed": 1}, {1: "seed"}, {"text": "x" * (1 << 20)}])
+def test_metadata_that_is_not_a_little_text_is_refused(metadata):
+    with pytest.raises(ValueError, match="metadata"):
+        to_bytes({}, metadata=metadata)
+
+
+# Golden bytes: a file of version 1 is read for ever, and written the same on every machine.
+
+GOLDEN = {
+    "fc.weight": torch.tensor([[0.0, 0.5, 0.0, -0.25], [0.5, 0.0, 0.0, 0.0]]),
+    "fc.bias": torch.tensor([0.1, -0.2]),
+    "steps": torch.tensor(3),
+    "out.weight": torch.zeros(2, 2),
+}
+GOLDEN_HEX = (
+    "894355540d0a1a0a010138076c656e65742d3504104a026663020412030a0a22e1f900102002f51d20dc14c605737465"
+    "707300030105cdbd5bd1004b036f7574020200fb1ba9b900340800a01fc16a16a0cdcccc3dcdcc4cbe0800c07f92"
+)
+
+
+def test_the_bytes_of_a_small_file_are_these():
+    content = to_bytes(GOLDEN, codec="huffman", architecture=Architecture("lenet-5"))
+    assert content.hex() == GOLDEN_HEX
+
+
+def test_the_golden_file_is_read():
+    archive = Archive(io.BytesIO(bytes.fromhex(GOLDEN_HEX)))
+    assert (archive.architecture, archive.metadata) == (Architecture("lenet-5"), {})
+    for record, tensor in archive.read_all():
+        assert torch.equal(tensor, GOLDEN[record.name])
+
+
+# What is refused
+
+
+def small():
+    return to_bytes({"fc.weight": quantized([0.0, 0.0, 0.1, -0.2, 0.4], (4, 5)), "bias": torch.randn(3)})
+
+
+def test_a_file_cut_short_anywhere_is_refused():
+    content = to_bytes(GOLDEN, metadata={"by": "test"}, architecture=Architecture("lenet-5"))
+    for length in range(len(content)):
+        with pytest.raises(FormatError):
+            list(Archive(io.BytesIO(content[:length])).read_all())
+
+
+def test_every_flipped_bit_is_noticed():
+    content = to_bytes(GOLDEN)
+    for place in range(8 * len(content)):
+        spoilt = bytearray(content)
+        spoilt[place // 8] ^= 1 << place % 8
+        assert not check(bytes(spoilt)), place
+
+
+def test_bytes_behind_the_last_stream_are_refused():
+    with pytest.raises(FormatError, match="1 bytes behind the last stream belong to nothing"):
+        Archive(io.BytesIO(small() + b"\0"))
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "not a .cut file: it ends within its first eight bytes"),
+        (b"\x89CUT", "it ends within its first eight bytes"),
+        (b"PK\x03\x04 and so on", "not a .cut file: it begins differently"),
+        (small().replace(b"\r\n", b"\n", 1), "changed by a transfer as text"),
+        (join(*split(small()), version=2), "byte 8: version 2 of the format is unknown: update secateur"),
+        (join(8, *split(small())[1:]), "byte 9: flags 0x08 are unknown"),
+        (join(3, *split(small())[1:]), "flags 0x03 are unknown"),
+        (container.MAGIC + b"\1\0\x80\x80\x01", "a header of 16,384 bytes is announced, the file has 13"),
+        (container.MAGIC + b"\1\0\x85\x00", "a number is written in more bytes than it needs"),
+        (container.MAGIC + b"\1\0" + b"\xff" * 20, "a number has more than 63 bits"),
+    ],
+)
+def test_what_does_not_begin_like_a_file_of_ours_is_refused(content, complaint):
+    with pytest.raises(FormatError, match=complaint):
+        Archive(io.BytesIO(content))
+
+
+def record(name=b"a", *, first=0x00, second=0x43, pair=(0, 0), shape=(1, 1), rest=b"", shared=0):
+    """Write a record by hand: by default the zeros of a float32 matrix."""
+    head = bytearray([first, second])
+    put_pair(head, shared, len(name))
+    head += name
+    for dimension in shape:
+        put_varint(head, dimension)
+    if pair is not None:
+        put_pair(head, *pair)
+    return bytes(head) + rest
+
+
+def of_records(*records, count=None, streams=b""):
+    return join(0, bytes([len(records) if count is None else count]) + b"".join(records), streams)
+
+
+def crc(stream):
+    return zlib.crc32(stream).to_bytes(4, "little")
+
+
+BIG = (1 << 20, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (of_records(record(), record(b"", shared=1)), 'there are two tensors "a"'),
+        (of_records(record(b"")), "a name is empty or unprintable"),
+        (of_records(record(b"\x1b[31m")), "a name is empty or unprintable"),
+        (of_records(record(b"\xff")), "a name is not UTF-8"),
+        (of_records(record(shared=1)), "a name shares 1 bytes with one of 0"),
+        (of_records(record(b"x" * 513)), "too long"),
+        (of_records(record(second=0x43 | 7 << 3)), "ending 7 of a name is unknown"),
+        (of_records(record(), count=2), "1 bytes are announced and 0 are left"),
+        (of_records(record(), count=0), "bytes are left over"),
+        (of_records(record(first=15)), 'tensor "a".*dtype 15 is unknown'),
+        (of_records(record(shape=BIG)), "more memory than max_bytes = 4,294,967,296 allows"),
+        (of_records(record(shape=(1 << 40, 1 << 40))), "larger than any"),
+        (of_records(record(shape=(0, 1 << 60))), "larger than any"),
+        (of_records(record(second=0xC3, shape=(33, *[1] * 33))), "33 dimensions are too many"),
+        (of_records(record(second=0xC3, shape=(2, 1, 1))), "written the long way"),
+        (of_records(record(second=0x44)), "without levels is coded as if it had some"),
+        (of_records(record(first=0x10)), "without levels is coded as if it had some"),
+        (of_records(record(pair=(40_000, 40_000))), "levels beside zero are more than 65,535"),
+        (of_records(record(first=0x10, pair=(0, 1), shape=(0, 1))), "an empty tensor is coded"),
+        (of_records(record(first=0x10, pair=(0, 1), rest=b"\0\5")), "0 of 1 elements are announced"),
+        (of_records(record(first=0x10, pair=(0, 1), rest=b"\2\5")), "2 of 1 elements are announced"),
+        (of_records(record(first=0x00, pair=(0, 1), rest=b"\1\5")), "codec 0 cannot be used"),
+        (of_records(record(first=0xF0, pair=(0, 1), rest=b"\1\5")), "codec 15 is unknown"),
+        (of_records(record(first=0x10, pair=(0, 1), rest=b"\1\3")), "not in 3 bytes"),
+        (of_records(record(first=0x14, pair=(0, 1), rest=b"\1\5")), "CODEBOOK values of torch.int64 do not exist"),
+        (of_records(record(first=0x10, second=0x46, pair=(0, 1), rest=b"\1\5")), "INTEGERS values of torch.float32"),
+        (of_records(record(second=0x40, pair=None, rest=crc(b""))), "its stream ends at byte"),
+        (of_records(record(second=0x07, shape=(), pair=None, rest=b"\0")), "tied to a tensor that is not there"),
+    ],
+)
+def test_a_record_that_cannot_be_is_refused_before_its_stream_is_read(content, complaint):
+    with pytest.raises(FormatError, match=complaint):
+        Archive(io.BytesIO(content))
+
+
+def coded(levels, kind, table, pair, dtype=torch.float32):
+    """A file with one 1×4 tensor whose values are as told."""
+    archive = Archive(io.BytesIO(to_bytes({"a": torch.tensor([levels], dtype=torch.int64)}, codec="huffman")))
+    [sound] = archive.records
+    # The stream of an INTEGERS record is the codec's alone.
+    stream = to_bytes({"a": torch.tensor([levels], dtype=torch.int64)}, codec="huffman")[sound.offset :]
+    coding = container.Coding(kind, 1, sound.coding.nonzero, *pair)
+    return rebuild(archive, [stream], {0: (coding, None, dtype, table + stream)})
+
+
+def halves(*values):
+    return torch.tensor(values, dtype=torch.float16).numpy().tobytes()
+
+
+LEVELS = [0, 1, 2, 1] * 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "complaint"),
+    [
+        (Values.HALF_CODEBOOK, halves(1, float("inf")), "not finite"),
+        (Values.HALF_CODEBOOK, halves(1, float("nan")), "not finite"),
+        (Values.HALF_CODEBOOK, halves(2, 1), "not in the order"),
+        (Values.HALF_CODEBOOK, halves(1, 1), "not in the order"),
+        (Values.HALF_CODEBOOK, halves(-1, 1), "not in the order"),
+        (Values.HALF_CODEBOOK, halves(0, 1), "not in the order"),
+        (Values.HALF_STEP, halves(float("inf")), "must be positive and finite"),
+        (Values.HALF_STEP, halves(float("nan")), "must be positive and finite"),
+        (Values.HALF_STEP, halves(0), "must be positive and finite"),
+        (Values.HALF_STEP, halves(-1), "must be positive and finite"),
+        (Values.STEP, b"\xff\xff\x7f\x7f", "a level times the step .* is not finite"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(kind, table, complaint):
+    archive = Archive(io.BytesIO(coded(LEVELS, kind, table, (0, 2))))
+    with pytest.raises(FormatError, match=f'tensor "a", byte .*{complaint}') as caught:
+        archive.read(archive.records[0])
+    assert (caught.value.tensor, caught.value.offset) == ("a", archive.records[0].offset)
+
+
+def test_values_written_by_hand_are_read():
+    archive = Archive(io.BytesIO(coded(LEVELS, Values.HALF_CODEBOOK, halves(0.5, 2), (0, 2))))
+    assert archive.read(archive.records[0]).unique().tolist() == [0, 0.5, 2]
+
+
+def test_a_zip_bomb_is_refused_before_it_takes_memory():
+    bomb = of_records(*[record(b"x" * n, shape=(10**6, 10**6)) for n in range(1, 10)])
+    assert len(bomb) < 200
+    with pytest.raises(FormatError, match=r'tensor "x".* more memory than max_bytes'):
+        Archive(io.BytesIO(bomb))
+    many_small = of_records(*[record(b"x" * n, shape=(1 << 9, 1 << 9)) for n in range(1, 9)])
+    assert len(Archive(io.BytesIO(many_small), max_bytes=8 << 20).records) == 8
+    with pytest.raises(FormatError, match=r'tensor "xxxxxxxx".* more memory than max_bytes'):
+        Archive(io.BytesIO(many_small), max_bytes=(8 << 20) - 1)
+
+
+def test_metadata_that_swells_is_refused():
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = deflate.compress(bytes(1 << 24)) + deflate.flush()
+    head = bytearray()
+    put_varint(head, len(packed))
+    with pytest.raises(FormatError, match="metadata is cut short, has bytes left over or is above"):
+        Archive(io.BytesIO(join(4, bytes(head) + packed + b"\0", b"")))
+
+
+def test_an_error_names_the_file(tmp_path):
+    path = tmp_path / "model.cut"
+    path.write_bytes(small()[:-1])
+    with pytest.raises(FormatError, match=r"model\.cut: .* byte \d+"), open_archive(path):
+        pass

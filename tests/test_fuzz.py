@@ -1,0 +1,32 @@
+import io
+
+import fuzz
+import pytest
+
+from secateur.encode.container import Archive
+
+
+def test_two_thousand_damaged_files_are_refused_or_read_within_the_limit():
+    accepted = fuzz.run(2000, seed=0, watch_memory=4)
+    assert 0 < accepted < 1000
+
+
+@pytest.mark.parametrize("content", fuzz.corpus())
+def test_what_the_fuzzer_takes_apart_it_can_put_together(content):
+    archive = Archive(io.BytesIO(content))
+    streams = [content[record.offset : record.offset + record.length] for record in archive.records]
+    assert fuzz.rebuild(archive, streams, {}) == content
+    assert fuzz.join(*fuzz.split(content)) == content
+    assert fuzz.check(content)
+
+
+def test_every_kind_of_damage_gets_past_the_checksums():
+    refused = {change.__name__: set() for change in fuzz.CHANGES}
+    for index, content in enumerate(fuzz.cases(400, seed=3)):
+        try:
+            for _ in Archive(io.BytesIO(content), fuzz.LIMIT).read_all():
+                pass
+        except fuzz.FormatError as error:
+            refused[fuzz.CHANGES[index % len(fuzz.CHANGES)].__name__].add("checksum" in str(error))
+    assert {name for name, found in refused.items() if False in found} == set(refused)
+    assert {name for name, found in refused.items() if True in found} == {"change_bytes", "change_header"}
