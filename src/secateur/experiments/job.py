@@ -47,7 +47,7 @@ class Job:
             for entry in fields(config):
                 value = getattr(config, entry.name)
                 if value != getattr(default, entry.name):
-                    parts.append(f"{entry.name}={_short(value)}")
+                    parts.append(f"{entry.name}={short(value)}")
         return "-".join([*parts, f"seed={self.seed}"])
 
     @classmethod
@@ -57,7 +57,7 @@ class Job:
         return cls(**plain | {"sibling": SiblingConfig(**plain["sibling"]), "train": TrainConfig(**plain["train"])})
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
     """Write a float with six digits, or with all of them where six would make two runs share a name."""
     if isinstance(value, float) and float(f"{value:g}") == value:
         return f"{value:g}"
@@ -109,7 +109,7 @@ def run(
     directory.sweep()
     # Convolutions train 1.6 times as fast with the channels of a pixel side by side (LeNet-5, batch 128, one thread).
     model = models.build(job.network, seed=job.seed).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in torch's stubs
-    images, validation, scaling = _images(job, model, data_root)
+    images, validation, scaling = images_of(job, model, data_root)
     directory.write(directory.job, asdict(job))
     inputs, labels = scaling(validation.images), validation.labels
     facts: Record = {"prunable": count(model).prunable.weights}
@@ -204,7 +204,7 @@ def validation_by_cutoff(directory: RunDirectory, cutoffs: Iterable[float], data
     """Cut a finished run's sibling at several γ and judge each on the validation images."""
     job = read_job(directory)
     sibling = load_sibling(directory, job)
-    _, validation, scaling = _images(job, models.build(job.network, seed=0), data_root)
+    _, validation, scaling = images_of(job, models.build(job.network, seed=0), data_root)
     inputs, answers = scaling(validation.images), {}
     for cutoff in cutoffs:
         plain = prune(sibling, cutoff, allow_empty=True)
@@ -254,7 +254,8 @@ def _version(package: str) -> str:
         return "not installed"  # imported from a source tree
 
 
-def _images(job: Job, model: nn.Module, root: Path | None) -> tuple[TrainingImages, data.ImageSet, data.Scaling]:
+def images_of(job: Job, model: nn.Module, root: Path | None) -> tuple[TrainingImages, data.ImageSet, data.Scaling]:
+    """Return a job's images to train on, its validation images, and the scaling that makes inputs of both."""
     everything = data.load(job.data, "train", root)
     _refuse_other_shapes(job, model, everything)
     train, validation = data.split_validation(everything, min(5000, len(everything) // 5))

@@ -37,6 +37,20 @@ class RunDirectory:
         """Errors on test images, written by an evaluation after the run."""
         return self.path / "test.json"
 
+    @property
+    def file(self) -> Path:
+        """The network in one small file."""
+        return self.path / "model.cut"
+
+    @property
+    def file_record(self) -> Path:
+        """How the file was made, and what each step cost, judged on validation images."""
+        return self.path / "file.json"
+
+    def inside(self, name: str) -> RunDirectory:
+        """Return a directory inside of this one, for what is made out of the run."""
+        return RunDirectory(self.path / name)
+
     def journal(self, phase: Phase) -> Journal:
         """Where a phase keeps its checkpoint and its log."""
         return Journal(checkpoint=self.path / f"{phase}.checkpoint.safetensors", log=self.path / f"{phase}.jsonl")
@@ -76,6 +90,7 @@ _FIELDS = {
     "job.json": ("network", "sibling", "train"),
     "result.json": ("job", "prunable", "kept", "layers", "parameters", "parameters_kept", "validation", "seconds"),
     "test.json": ("error", "test_images"),
+    "file.json": ("job", "compression", "bytes", "fp32_bytes", "validation"),
 }
 
 
