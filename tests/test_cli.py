@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 
 import secateur
-from secateur.cli import main
+from secateur.cli import _COMMANDS, main
 from secateur.experiments import presets
 from secateur.experiments import reproduce as reproducing
 from secateur.report.terminal import Watcher
@@ -109,7 +109,7 @@ def test_a_value_that_cannot_be_read_is_one_sentence_with_the_name(command, word
 def test_without_a_command_the_commands_are_listed(command):
     code, printed, _ = command()
     assert code == 2
-    assert re.findall(r"^  (\w+) ", printed, re.M) == ["prune", "summary", "evaluate", "reproduce"]
+    assert re.findall(r"^  (\w+) ", printed, re.M) == list(_COMMANDS)
     assert command("--help")[:2] == (0, printed)
 
 

@@ -91,6 +91,54 @@ class Reproduce:
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pack:
+    """Write the tensors of a safetensors file to a .cut file, every bit of them, as small as they get."""
+
+    source: Annotated[tyro.conf.Positional[Path], _named("MODEL.safetensors"), Doc("a plain model, pruned or not")]
+    target: Annotated[tyro.conf.Positional[Path], _named("OUT.cut"), Doc("the file to write")]
+    codec: Annotated[str, Doc("raw, huffman, rans, context, or the smallest for each tensor")] = "smallest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpack:
+    """Write the tensors of a .cut file to a safetensors file."""
+
+    source: Annotated[tyro.conf.Positional[Path], _named("IN.cut"), Doc("the file to read")]
+    target: Annotated[tyro.conf.Positional[Path], _named("OUT.safetensors"), Doc("the file to write")]
+    max_gb: Annotated[float, Doc("refuse a file whose tensors take more memory than this")] = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspect:
+    """Show what a .cut file spends on each tensor."""
+
+    file: Annotated[tyro.conf.Positional[Path], _named("FILE.cut"), Doc("the file to read")]
+    max_gb: Annotated[float, Doc("refuse a file whose tensors take more memory than this")] = 4.0
+    json: Annotated[bool, Doc("print JSON and nothing else")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verify:
+    """Decode a .cut file and check every bit, against the original and on test images if these are given."""
+
+    file: Annotated[tyro.conf.Positional[Path], _named("FILE.cut"), Doc("the file to read")]
+    against: Annotated[Path | None, Doc("the safetensors file it was made from")] = None
+    data: Annotated[str | None, Doc("count errors on its test images: mnist, fashion-mnist, cifar10, digits")] = None
+    data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
+    max_gb: Annotated[float, Doc("refuse a file whose tensors take more memory than this")] = 4.0
+    json: Annotated[bool, Doc("print JSON and nothing else")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Weigh the same weights in every form: dense, compressed, sparse, by each codec, and their entropy."""
+
+    source: Annotated[tyro.conf.Positional[Path], _named("MODEL.safetensors"), Doc("a plain model, pruned or not")]
+    nncodec: Annotated[Path | None, Doc("a Python interpreter with NNCodec, to weigh it as well")] = None
+    json: Annotated[bool, Doc("print JSON and nothing else")] = False
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return 0, 1 for a failure, 2 for wrong usage."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -236,13 +284,106 @@ def _reproduce(words: list[str]) -> int:
     return 0
 
 
+def _pack(words: list[str]) -> int:
+    from secateur.encode.codecs import choose
+    from secateur.encode.convert import pack
+    from secateur.report.files import print_packed
+
+    chosen = _parse(Pack, words)
+    with _Usage():
+        choose(chosen.codec)
+    pack(chosen.source, chosen.target, codec=chosen.codec)
+    print_packed(Console(), chosen.source, chosen.target)
+    return 0
+
+
+def _unpack(words: list[str]) -> int:
+    from secateur.encode.convert import unpack
+    from secateur.report.files import print_packed
+
+    chosen = _parse(Unpack, words)
+    unpack(chosen.source, chosen.target, max_bytes=_bytes(chosen.max_gb))
+    print_packed(Console(), chosen.source, chosen.target)
+    return 0
+
+
+def _inspect(words: list[str]) -> int:
+    from secateur.encode.inspection import inspect
+    from secateur.report.files import file_grid
+
+    chosen = _parse(Inspect, words)
+    report = inspect(chosen.file, max_bytes=_bytes(chosen.max_gb))
+    if chosen.json:
+        print(json.dumps(asdict(report), ensure_ascii=False))
+    else:
+        # Nine columns: a narrow terminal wraps lines, which is better than numbers broken in two.
+        Console(width=max(Console().width, 100)).print(file_grid(report).as_rich())
+    return 0
+
+
+def _verify(words: list[str]) -> int:
+    from secateur import data
+    from secateur.encode.convert import verify
+    from secateur.report.files import print_verification
+
+    chosen = _parse(Verify, words)
+    with _Usage():
+        if chosen.data is not None:
+            require_one_of("data set", chosen.data, data.names())
+    found = verify(
+        chosen.file,
+        against=chosen.against,
+        data_set=chosen.data,
+        data_root=chosen.data_root,
+        max_bytes=_bytes(chosen.max_gb),
+    )
+    if chosen.json:
+        print(json.dumps(asdict(found)))
+    else:
+        print_verification(Console(), found)
+    return 0 if found.is_equal else 1
+
+
+def _sizes(words: list[str]) -> int:
+    from secateur.encode.convert import read_safetensors
+    from secateur.encode.inspection import sizes
+    from secateur.report.files import sizes_grid
+
+    chosen = _parse(Sizes, words)
+    found = sizes(read_safetensors(chosen.source)[0], nncodec=chosen.nncodec)
+    if chosen.json:
+        print(json.dumps(found))
+    else:
+        Console().print(sizes_grid(chosen.source, found).as_rich())
+    return 0
+
+
+def _bytes(gigabytes: float) -> int:
+    return int(gigabytes * (1 << 30))
+
+
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "prune": _prune,
     "summary": _summary,
     "evaluate": _evaluate,
     "reproduce": _reproduce,
+    "pack": _pack,
+    "unpack": _unpack,
+    "inspect": _inspect,
+    "verify": _verify,
+    "sizes": _sizes,
 }
-_DESCRIBED = {"prune": Prune, "summary": Summary, "evaluate": Evaluate, "reproduce": Reproduce}
+_DESCRIBED = {
+    "prune": Prune,
+    "summary": Summary,
+    "evaluate": Evaluate,
+    "reproduce": Reproduce,
+    "pack": Pack,
+    "unpack": Unpack,
+    "inspect": Inspect,
+    "verify": Verify,
+    "sizes": Sizes,
+}
 _INTERRUPTED = {
     "prune": "interrupted; the run is kept: the same command with --resume goes on with it",
     "reproduce": "interrupted; what is done is kept: the same command goes on from there",
@@ -342,6 +483,7 @@ def _sentence(error: Exception) -> str:
         "RunError",
         "CheckpointError",
         "ValueError",
+        "FormatError",
         "FloatingPointError",
         "ModuleNotFoundError",
     )

@@ -226,7 +226,7 @@ def _put_preamble(head: bytearray, metadata: dict[str, str], architecture: Archi
     if metadata:
         flags |= _METADATA
         plain = bytearray()
-        for key, value in metadata.items():
+        for key, value in sorted(metadata.items()):
             if not isinstance(key, str) or not isinstance(value, str):
                 raise ValueError(f"metadata must map text to text, got {key!r}: {value!r}")
             put_text(plain, key)

@@ -1,0 +1,140 @@
+"""From a safetensors file to a .cut file and back, and whether the two are the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+from torch import Tensor, nn
+
+from secateur import data, models
+from secateur.atomic import write_atomically
+from secateur.encode.container import MAX_BYTES, Architecture, open_archive, to_bytes
+from secateur.encode.files import load
+from secateur.encode.levels import to_bits
+from secateur.measure import error_rate
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a check of a file found: how it differs from its original, and how often the network is wrong."""
+
+    path: str
+    bytes: int
+    tensors: int
+    elements: int
+    differences: tuple[str, ...] | None  # None: there was nothing to compare with
+    error: float | None = None
+    original_error: float | None = None
+    test_images: int = 0
+
+    @property
+    def is_equal(self) -> bool:
+        """Tell whether nothing differs from the original, as far as there is one."""
+        return not self.differences
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors of a safetensors file, and its metadata."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+            return tensors, dict(file.metadata() or {})
+    except FileNotFoundError:
+        raise ValueError(f"{path} does not exist") from None
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from error
+
+
+def pack(source: Path, target: Path, *, codec: str = "smallest") -> int:
+    """Write the tensors of a safetensors file to a .cut file, without loss; return its size in bytes.
+
+    Metadata goes along; a network of ours that it names becomes the file's architecture.
+    """
+    tensors, metadata = read_safetensors(source)
+    architecture = None
+    if metadata.get("network") in models.MODELS:
+        architecture = Architecture(metadata.pop("network"))
+        # In the network's own order, in which a name resembles the one before.
+        order = [name for name in models.build(architecture.name, seed=0).state_dict() if name in tensors]
+        tensors = {name: tensors[name] for name in dict.fromkeys([*order, *tensors])}
+    content = to_bytes(tensors, codec=codec, metadata=metadata, architecture=architecture)
+    write_atomically(target, content)
+    return len(content)
+
+
+def unpack(source: Path, target: Path, *, max_bytes: int = MAX_BYTES) -> int:
+    """Write the tensors of a .cut file to a safetensors file; return its size in bytes."""
+    with open_archive(source, max_bytes) as archive:
+        metadata = dict(archive.metadata)
+        if archive.architecture is not None and archive.architecture.is_ours:
+            metadata["network"] = archive.architecture.name
+        # Tied tensors share memory, which the format refuses: each gets its own.
+        tensors = {r.name: tensor if r.alias_of is None else tensor.clone() for r, tensor in archive.read_all()}
+    content = safetensors.torch.save(tensors, metadata=metadata or None)
+    write_atomically(target, content)
+    return len(content)
+
+
+def verify(
+    path: Path,
+    *,
+    against: Path | None = None,
+    data_set: str | None = None,
+    data_root: Path | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> Verification:
+    """Decode every tensor of a file; compare each, bit by bit, with the original; count errors on test images."""
+    originals, _ = read_safetensors(against) if against is not None else ({}, {})
+    differences: list[str] = []
+    elements = 0
+    with open_archive(path, max_bytes) as archive:
+        for record, tensor in archive.read_all():
+            elements += record.size
+            if against is not None and not _same(tensor, originals.get(record.name)):
+                differences.append(record.name)
+        stored = {record.name for record in archive.records}
+        size, count = archive.size, len(archive.records)
+    differences += [name for name in originals if name not in stored]
+    found = Verification(str(path), size, count, elements, None if against is None else tuple(differences))
+    if data_set is None:
+        return found
+    return _with_errors(found, path, originals, data_set, data_root, max_bytes)
+
+
+def _with_errors(
+    found: Verification,
+    path: Path,
+    originals: dict[str, Tensor],
+    data_set: str,
+    data_root: Path | None,
+    max_bytes: int,
+) -> Verification:
+    with open_archive(path, max_bytes) as archive:
+        metadata = archive.metadata
+    try:
+        scaling = data.Scaling(float(metadata["mean"]), float(metadata["std"]))
+    except (KeyError, ValueError):
+        raise ValueError(f"{path} does not say how its inputs are scaled: pack the model of a run") from None
+    model = load(path, max_bytes=max_bytes)
+    images = data.load(data_set, "test", data_root)
+    wanted = tuple(getattr(model, "input_shape", ()))
+    if wanted != tuple(images.images.shape[1:]):
+        raise ValueError(f"{path} takes images of shape {wanted}, {data_set} has {tuple(images.images.shape[1:])}")
+    inputs = scaling(images.images)
+    original = _error_with(model, originals, inputs, images.labels) if originals else None
+    error = error_rate(load(path, model, max_bytes=max_bytes), inputs, images.labels)
+    return replace(found, error=error, original_error=original, test_images=len(images.labels))
+
+
+def _error_with(model: nn.Module, state: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> float:
+    model.load_state_dict(state)
+    return error_rate(model, inputs, labels)
+
+
+def _same(tensor: Tensor, original: Tensor | None) -> bool:
+    if original is None or (tensor.dtype, tensor.shape) != (original.dtype, original.shape):
+        return False
+    return bool((to_bits(tensor) == to_bits(original)).all()) if tensor.numel() else True

@@ -1,0 +1,178 @@
+"""What is in a .cut file, tensor by tensor, and what the same weights weigh in other forms."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import lzma
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.torch
+from torch import Tensor
+
+from secateur.encode import nncodec_sizes
+from secateur.encode.codecs import CODECS
+from secateur.encode.container import MAX_BYTES, Architecture, Record, open_archive, to_bytes
+from secateur.encode.levels import Values, find_levels, to_bits, view_2d
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """What a file spends on one tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    weights: int
+    nonzero: int
+    levels: int | None  # distinct values but zero; None where values are stored as they are
+    values: str
+    codec: str
+    bytes: int
+    dense_bytes: int
+    entropy_bytes: float  # see entropy_bits
+    tied_to: str | None = None
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Bits of the stream for each element."""
+        return 8 * self.bytes / self.weights if self.weights else 0.0
+
+    @property
+    def bits_per_nonzero(self) -> float:
+        """Bits of the stream for each element that is not zero."""
+        return 8 * self.bytes / self.nonzero if self.nonzero else 0.0
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """What a file holds."""
+
+    path: str
+    bytes: int
+    header_bytes: int
+    architecture: Architecture | None
+    metadata: Mapping[str, str]
+    tensors: tuple[TensorReport, ...]
+
+    @property
+    def dense_bytes(self) -> int:
+        """What the tensors weigh uncompressed, ties once."""
+        return sum(t.dense_bytes for t in self.tensors if t.tied_to is None)
+
+
+def inspect(path: Path, *, max_bytes: int = MAX_BYTES) -> FileReport:
+    """Decode a file and report on every tensor."""
+    with open_archive(path, max_bytes) as archive:
+        tensors = tuple(_report(record, tensor) for record, tensor in archive.read_all())
+        return FileReport(
+            str(path), archive.size, archive.header_bytes, archive.architecture, archive.metadata, tensors
+        )
+
+
+def entropy_bits(tensor: Tensor) -> float:
+    """Return what independent draws of positions and values would cost: n·H(kept or not) + kept·H(value) bits.
+
+    A codec goes below it only by what neighbours tell. Where most values are there once, and H(value) would be no more
+    than their number, it is the entropy of each byte of a value that counts.
+    """
+    bits = to_bits(tensor)
+    values = bits[bits != 0]
+    position_bits = _entropy(np.array([len(values), bits.size - len(values)]))
+    counts = np.unique(values, return_counts=True)[1]
+    if 4 * len(counts) <= len(values):
+        return position_bits + _entropy(counts)
+    return position_bits + sum(_entropy(np.bincount(plane)) for plane in values.view("u1").reshape(len(values), -1).T)
+
+
+def _entropy(counts: npt.NDArray[np.integer]) -> float:
+    """Return −Σ c·log₂(c / Σc), the bits of a text with these counts."""
+    counts = counts[counts > 0]
+    return float(-(counts * np.log2(counts / counts.sum())).sum())
+
+
+def sizes(tensors: Mapping[str, Tensor], *, nncodec: Path | None = None) -> dict[str, int]:
+    """Weigh the same tensors in every form, in bytes: whole files where the form is a file.
+
+    Compressors get the plain numbers, one tensor after the other. CSR has 32-bit columns and row starts; tensors with
+    less than two dimensions stay dense. The entropy bound (see entropy_bits) is without codebooks and header. `nncodec`
+    is the interpreter of an environment that has NNCodec; its streams count, the best of several settings for every
+    tensor, with our codebooks, and raw bytes where there are no levels.
+    """
+    plain = b"".join(to_bits(tensor).tobytes() for tensor in tensors.values())
+    found = {"dense": len(plain), "gzip": len(gzip.compress(plain, 9))}
+    found |= _zstd(plain)
+    found["lzma"] = len(lzma.compress(plain, preset=9 | lzma.PRESET_EXTREME))
+    found["safetensors"] = len(safetensors.torch.save({name: t.contiguous() for name, t in tensors.items()}))
+    found["csr"] = sum(map(_csr_bytes, tensors.values()))
+    for codec in (*(codec.name for codec in CODECS), "smallest"):
+        found[codec] = len(to_bytes(tensors, codec=codec))
+    if nncodec is not None:
+        found["nncodec"] = _nncodec_bytes(tensors, nncodec)
+    found["entropy bound"] = round(sum(map(entropy_bits, tensors.values())) / 8)
+    return found
+
+
+def _report(record: Record, tensor: Tensor) -> TensorReport:
+    bits = to_bits(tensor)
+    has_levels = record.coding.kind not in (Values.RAW, Values.BITS)
+    distinct = len(np.unique(bits[bits != 0])) if has_levels else None
+    return TensorReport(
+        record.name,
+        str(record.dtype).removeprefix("torch."),
+        record.shape,
+        record.size,
+        int(np.count_nonzero(bits)),
+        distinct,
+        record.coding.kind.name.lower().replace("_", " "),
+        record.codec,
+        0 if record.alias_of is not None else record.length,
+        bits.nbytes,
+        entropy_bits(tensor) / 8,
+        record.alias_of,
+    )
+
+
+def _csr_bytes(tensor: Tensor) -> int:
+    bits = to_bits(tensor)
+    if tensor.dim() < 2:
+        return int(bits.nbytes)
+    rows, _ = view_2d(tuple(tensor.shape))
+    return (bits.itemsize + 4) * int(np.count_nonzero(bits)) + 4 * (rows + 1)
+
+
+def _zstd(plain: bytes) -> dict[str, int]:
+    try:
+        zstandard = importlib.import_module("zstandard")
+    except ModuleNotFoundError:
+        return {}
+    return {"zstd": len(zstandard.ZstdCompressor(level=19).compress(plain))}
+
+
+def _nncodec_bytes(tensors: Mapping[str, Tensor], python: Path) -> int:
+    levels, others = {}, 0
+    for name, tensor in tensors.items():
+        bits = to_bits(tensor)
+        found = next(find_levels(bits, tensor.dtype, tuple(tensor.shape)), None) if bits.any() else None
+        if found is None:
+            others += bits.nbytes if bits.any() else 0
+        else:
+            levels[name] = found.matrix
+            others += len(found.table)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "levels.npz"
+        np.savez(path, **{f"t{index}": matrix for index, matrix in enumerate(levels.values())})  # type: ignore[arg-type]
+        command = [str(python), str(Path(nncodec_sizes.__file__)), str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ValueError(f"{python} cannot run NNCodec: {said}")
+    streams: list[int] = json.loads(done.stdout)
+    return others + sum(streams)
