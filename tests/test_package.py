@@ -19,6 +19,7 @@ LAYERS = (
     ("sibling",),
     ("prune", "train"),
     ("measure", "data", "models"),
+    ("methods",),
     ("experiments",),
     ("report",),
     ("cli",),

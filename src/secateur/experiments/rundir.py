@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from secateur.train.checkpoint import write_atomically
-from secateur.train.loop import Journal, Phase
+from secateur.train.loop import Journal
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class RunDirectory:
         """Errors on test images, written by an evaluation after the run."""
         return self.path / "test.json"
 
-    def journal(self, phase: Phase) -> Journal:
-        """Where a phase keeps its checkpoint and its log."""
-        return Journal(checkpoint=self.path / f"{phase}.checkpoint.safetensors", log=self.path / f"{phase}.jsonl")
+    def journal(self, stage: str) -> Journal:
+        """Where a phase, or a stage of a method with more of them, keeps its checkpoint and its log."""
+        return Journal(checkpoint=self.path / f"{stage}.checkpoint.safetensors", log=self.path / f"{stage}.jsonl")
 
     @property
     def has_started(self) -> bool:
