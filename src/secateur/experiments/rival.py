@@ -19,7 +19,7 @@ from secateur import data, models
 from secateur.experiments.job import Job, load_images, progress, read_job, refuse_other_shapes, versions, what_is_left
 from secateur.experiments.rundir import RunDirectory, RunError
 from secateur.measure import count, error_rate
-from secateur.methods import Han2015, Method
+from secateur.methods import DeepCompression, Han2015, Method
 from secateur.methods.han2015 import kinds
 from secateur.train.checkpoint import write_atomically
 from secateur.train.loop import Observer, Record, TrainConfig, fit
@@ -33,7 +33,8 @@ _TRAIN = {
 _QUALITIES = (0.6, 0.7, 0.8, 0.9, 1.0)
 _MOST_ROUNDS = 8
 _TOLERATED = 0.1  # points of validation error above the dense network's, what the paper allows itself
-_LEVELS = {"fc": 32, "conv": 256}  # of weight sharing, as published: 5 bits and 8 bits
+# Values that a linear layer shares, as published: 6 bits and 5 bits (arXiv 1510.00149, tables 2 and 3).
+_FC_LEVELS = {"lenet-300-100": 64, "lenet-5": 32}
 
 
 @dataclass(frozen=True)
@@ -200,6 +201,40 @@ def run_and_publish(job: Job, path: Path, *, results: Path, runs: Path, data_roo
     }
     _publish(path, content)
     return path
+
+
+def add_sharing_and_coding(path: Path, *, runs: Path, data_root: Path | None) -> Record:
+    """Go on from a published seed: share weights, train the shared values, code them, and publish error and bytes.
+
+    Pruning is read from the run's checkpoints. The error after coding is that of the network read back from the file.
+    """
+    from secateur.encode import load, save  # type: ignore[import-not-found,unused-ignore]
+
+    content: Record = json.loads(path.read_text())
+    if "bytes" in content:
+        return content
+    torch.set_num_threads(1)
+    wanted = Job.from_json(content["job"])
+    method = DeepCompression(**content["method"], fc_levels=_FC_LEVELS[wanted.network])
+    stages = points(wanted, method, runs, data_root=data_root)
+    last: Record = {}
+    while True:
+        try:
+            last = next(stages).record
+        except StopIteration as end:
+            shared: nn.Module = end.value
+            break
+    packed = RunDirectory(runs / wanted.name).packed
+    size = save(shared, packed, codec="huffman")
+    networks = {"shared": shared, "coded": load(packed)}
+    _, validation, scaling = load_images(wanted, shared, data_root)
+    test = data.load(wanted.data, "test", data_root)
+    for name, network in networks.items():
+        content["validation"][name] = error_rate(network, scaling(validation.images), validation.labels)
+        content["test"]["error"][name] = error_rate(network, scaling(test.images), test.labels)
+    content |= {"stages": [*content["stages"], last], "bytes": size}
+    _publish(path, content)
+    return content
 
 
 def _publish(path: Path, content: Record) -> None:

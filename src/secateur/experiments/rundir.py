@@ -28,6 +28,11 @@ class RunDirectory:
         return self.path / "model.safetensors"
 
     @property
+    def packed(self) -> Path:
+        """The finished network, coded."""
+        return self.path / "model.cut"
+
+    @property
     def result(self) -> Path:
         """What came out, judged on validation images."""
         return self.path / "result.json"
