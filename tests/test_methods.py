@@ -28,7 +28,7 @@ from secateur.methods.han2015 import (
     read_dropouts,
     threshold,
 )
-from secateur.report.tables import rival_table
+from secateur.report.tables import rival_table, stages_table
 from secateur.train.loop import Silent, TrainConfig
 
 weights = st.lists(st.floats(-3, 3, width=32), min_size=2, max_size=40).map(torch.tensor)
@@ -464,9 +464,19 @@ def test_the_three_claims_stand_side_by_side(tmp_path):
 
 def test_the_table_shows_what_is_there(tmp_path, capsys):
     assert main(["reproduce", "rival", "--results", str(tmp_path), "--json"]) == 0
-    (grid,) = json.loads(capsys.readouterr().out)
+    grid, stages = json.loads(capsys.readouterr().out)
     assert [row[0] for row in grid["rows"][:2]] == [
         "lenet-300-100, Han et al. as published",
         "lenet-300-100, the paper as published",
     ]
-    assert len(grid["rows"]) == 4
+    assert (len(grid["rows"]), stages["rows"]) == (4, [])
+
+
+def test_the_error_after_each_stage_is_shown_when_every_seed_has_it(tmp_path):
+    later = {"final": 2.0, "dense": 1.8, "pruned": 2.0, "shared": 2.1, "coded": 2.1}
+    published(tmp_path, "han2015", 0, error=2.0, kept=20_000, test={"error": later}, bytes=27_000)
+    (row,) = stages_table(tmp_path, ("lenet-300-100", "lenet-5")).rows
+    assert row == ("lenet-300-100", "1", "1.80", "2.00", "2.10", "2.10", "27.0")
+    published(tmp_path, "han2015", 1, error=2.0, kept=20_000, test={"error": {"final": 2.0, "dense": 1.8, "pruned": 2}})
+    (row,) = stages_table(tmp_path, ("lenet-300-100",)).rows
+    assert row[3:] == ("2.00 ± 0.00", "not run", "not run", "not run")

@@ -197,7 +197,7 @@ def _reproduce(words: list[str]) -> int:
     from secateur.experiments import rival
     from secateur.experiments.presets import preset, preset_names
     from secateur.experiments.reproduce import jobs, run_missing, search_epochs, sensitivity_jobs
-    from secateur.report.tables import rival_table, sensitivity_table, table1, table2
+    from secateur.report.tables import rival_table, sensitivity_table, stages_table, table1, table2
 
     chosen = _parse(Reproduce, words)
     with _Usage():
@@ -232,7 +232,7 @@ def _reproduce(words: list[str]) -> int:
     if chosen.what == "table1":
         grids = [table1(chosen.results, preset_names(), chosen.networks)]
     elif chosen.what == "rival":
-        grids = [rival_table(chosen.results, chosen.networks)]
+        grids = [table(chosen.results, chosen.networks) for table in (rival_table, stages_table)]
     elif chosen.what == "table2":
         grids = [table2(chosen.results, chosen.preset, chosen.networks)]
     else:

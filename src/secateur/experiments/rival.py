@@ -129,11 +129,11 @@ def search_quality(network: str, *, results: Path, runs: Path, data_root: Path |
             dense = dense or record
             if number and number % stages_per_round == 0:
                 history.append({"quality": quality, "rounds": number // stages_per_round, **record})
-                if record["error"] > dense["error"] + _TOLERATED:
+                if record["error"] > _limit(dense):
                     break
         steps += record["steps"] - dense["steps"]
         seconds += record["seconds"] - dense["seconds"]
-    fitting = [entry for entry in history if entry["error"] <= dense["error"] + _TOLERATED]
+    fitting = [entry for entry in history if entry["error"] <= _limit(dense)]
     if not fitting:
         raise RunError(f"no quality of {_QUALITIES} keeps {network} within {_TOLERATED} points: try smaller ones")
     best = min(fitting, key=lambda entry: (entry["kept"], entry["error"]))
@@ -151,6 +151,11 @@ def search_quality(network: str, *, results: Path, runs: Path, data_root: Path |
     }
     _publish(path, content)
     return path
+
+
+def _limit(dense: Record) -> float:
+    """Return the largest error that is not too much, without the dust that adding decimal fractions leaves."""
+    return round(dense["error"] + _TOLERATED, 6)
 
 
 def search_path(results: Path, network: str) -> Path:

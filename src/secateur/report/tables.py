@@ -20,7 +20,7 @@ from secateur.experiments.reproduce import (
     sensitivity,
     summarize,
 )
-from secateur.experiments.standings import Standing, standings
+from secateur.experiments.standings import RIVAL, STAGES, Standing, after_each_stage, standings
 
 
 @dataclass(frozen=True)
@@ -133,16 +133,30 @@ def rival_table(results: Path, networks: tuple[str, ...]) -> Grid:
             rows.append((f"{network}, {who}", "–", "–", "–", *printed, "–", "–", "–", "–"))
         found = standings(results, network)
         rows += [_standing(standing) for standing in found]
-        if len(found) == 2:
-            notes.append(_verdict(*found))
+        by_name = {standing.method: standing for standing in found}
+        if RIVAL in by_name and "secateur paper" in by_name:
+            notes.append(_verdict(by_name[RIVAL], by_name["secateur paper"]))
     note = (
         "Run here: mean ± standard deviation over seeds, on test images; differences to the dense network are paired "
         "by seed, ± standard error. Both methods have the same data, optimizer, batch and decay. Steps are gradient "
         "steps until the network is there, minutes likewise, one thread of a busy machine; with search: what it took "
-        "on the first seed, where Han et al.'s quality parameter and the paper's epochs were chosen on validation "
-        "images. "
+        "on the first seed, where Han et al.'s quality parameter and the paper preset's epochs were chosen on validation "
+        "images (no such search is published for the other presets). "
     )
     return Grid("The paper's claims against Han et al. 2015", header, tuple(rows), note + " ".join(notes))
+
+
+def stages_table(results: Path, networks: tuple[str, ...]) -> Grid:
+    """Say whether the stages of Deep Compression interfere: the error after each of them."""
+    rows = []
+    for network in networks:
+        found = after_each_stage(results, network)
+        if found is not None:
+            errors = (_spread(found.errors.get(stage, (math.nan, math.nan)), 2) for stage in STAGES)
+            kilobytes = (found.size_bytes[0] / 1000, found.size_bytes[1] / 1000)
+            rows.append((network, str(found.seeds), *errors, _spread(kilobytes, 1)))
+    header = ("network", "seeds", *(f"{stage}, error %" for stage in STAGES), "file, kB")
+    return Grid("Deep Compression, stage by stage", header, tuple(rows))
 
 
 def _standing(standing: Standing) -> tuple[str, ...]:
@@ -156,9 +170,9 @@ def _standing(standing: Standing) -> tuple[str, ...]:
         _spread(standing.kept, 0),
         _spread(standing.ratio, 1, "×"),
         f"{standing.steps:,}",
-        f"{standing.search_steps:,}" if searched else "not run",
+        f"{standing.search_steps:,}" if searched else "–",
         _spread((standing.seconds[0] / 60, standing.seconds[1] / 60), 1),
-        f"{(standing.search_seconds or 0) / 60:.1f}" if searched else "not run",
+        f"{(standing.search_seconds or 0) / 60:.1f}" if searched else "–",
     )
 
 
