@@ -456,7 +456,8 @@ def test_the_three_claims_stand_side_by_side(tmp_path):
     assert theirs.difference == pytest.approx((0.5, 0.5))
     assert ours.difference == pytest.approx((0.1, 0.0))
     grid = rival_table(tmp_path, ("lenet-300-100",))
-    assert grid.rows[2][5:9] == ("20,000 ± 0", "13.3× ± 0.0", "50", "300")
+    assert grid.rows[2][4:] == ("20,000 ± 0", "13.3× ± 0.0", "50 (300)", "2.0 ± 0.0 (10.0)")
+    assert grid.rows[3][6:] == ("30", "1.0 ± 0.0")
     assert "keeps 0.50 times the weights" in grid.note
     assert "+0.00 points" in grid.note
     assert "0.60 times the steps." in grid.note

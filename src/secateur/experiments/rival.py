@@ -155,7 +155,7 @@ def search_quality(network: str, *, results: Path, runs: Path, data_root: Path |
 
 def _limit(dense: Record) -> float:
     """Return the largest error that is not too much, without the dust that adding decimal fractions leaves."""
-    return round(dense["error"] + _TOLERATED, 6)
+    return round(float(dense["error"]) + _TOLERATED, 6)
 
 
 def search_path(results: Path, network: str) -> Path:
