@@ -174,35 +174,33 @@ def chosen_method(results: Path, network: str) -> Han2015:
 def run_and_publish(job: Job, path: Path, *, results: Path, runs: Path, data_root: Path | None) -> Path:
     """Carry out the chosen rounds with one seed, read the test set once, and publish what came out."""
     method = chosen_method(results, job.network)
-    stages, networks = [], []
-    for point in points(job, method, runs, data_root=data_root):
-        stages.append(point.record)
-        networks.append(copy.deepcopy(point.model))
-    test, (images, validation, scaling) = (
-        data.load(job.data, "test", data_root),
-        load_images(job, networks[-1], data_root),
-    )
-    refuse_other_shapes(job, networks[0], test)
-    inputs, labels = scaling(test.images), test.labels
+    reached = [
+        Point(copy.deepcopy(point.model), point.record) for point in points(job, method, runs, data_root=data_root)
+    ]
+    dense, pruned = reached[0], reached[-1]
+    images, validation, scaling = load_images(job, dense.model, data_root)
+    test = data.load(job.data, "test", data_root)
+    refuse_other_shapes(job, dense.model, test)
     errors = {
-        "dense": error_rate(networks[0], inputs, labels),
-        "pruned": error_rate(networks[-1], inputs, labels),
+        name: error_rate(model, scaling(test.images), test.labels)
+        for name, model in (("dense", dense.model), ("pruned", pruned.model))
     }
-    left = what_is_left(networks[-1])
     content = {
         "job": asdict(job),
         "method": asdict(method),
-        "prunable": sum(layer["weights"] for layer in left["layers"]),
-        "validation": {"dense": stages[0]["error"], "pruned": stages[-1]["error"], "final": stages[-1]["error"]},
-        **left,
+        "prunable": count(dense.model).prunable.weights,
+        "validation": {
+            name: point.record["error"] for name, point in (("dense", dense), ("pruned", pruned), ("final", pruned))
+        },
+        **what_is_left(pruned.model),
         "training_images": len(images),
         "validation_images": len(validation.labels),
-        "steps": stages[-1]["steps"],
-        "seconds": stages[-1]["seconds"],
+        "steps": pruned.record["steps"],
+        "seconds": pruned.record["seconds"],
         "threads": torch.get_num_threads(),
         "versions": versions(),
-        "test": {"error": {**errors, "final": errors["pruned"]}, "test_images": len(labels)},
-        "stages": stages,
+        "test": {"error": errors | {"final": errors["pruned"]}, "test_images": len(test.labels)},
+        "stages": [point.record for point in reached],
     }
     _publish(path, content)
     return path
