@@ -447,8 +447,8 @@ def published(results, method, seed, *, error, kept, dense=2.0, **more):
 def test_the_three_claims_stand_side_by_side(tmp_path):
     for seed in (0, 1):
         published(tmp_path, "han2015", seed, error=2.0 + seed, kept=20_000, steps=50, seconds=120.0)
-        published(tmp_path, "prune", seed, error=2.5, kept=10_000)
-        published(tmp_path, "dense", seed, error=2.4, kept=266_200)
+        published(tmp_path, "prune", seed, error=2.8, kept=10_000)
+        published(tmp_path, "dense", seed, error=2.7, kept=266_200)
     (tmp_path / "lenet-300-100" / "han2015" / "search.json").write_text(json.dumps({"steps": 300, "seconds": 600.0}))
     theirs, ours = standings(tmp_path, "lenet-300-100")
     assert (theirs.steps, theirs.search_steps, theirs.search_seconds) == (50, 300, 600.0)
@@ -459,7 +459,7 @@ def test_the_three_claims_stand_side_by_side(tmp_path):
     assert grid.rows[2][4:] == ("20,000 ± 0", "13.3× ± 0.0", "50 (300)", "2.0 ± 0.0 (10.0)")
     assert grid.rows[3][6:] == ("30", "1.0 ± 0.0")
     assert "keeps 0.50 times the weights" in grid.note
-    assert "+0.00 points" in grid.note
+    assert "an error 0.30 points higher" in grid.note
     assert "0.60 times the steps." in grid.note
 
 
@@ -481,3 +481,9 @@ def test_the_error_after_each_stage_is_shown_when_every_seed_has_it(tmp_path):
     published(tmp_path, "han2015", 1, error=2.0, kept=20_000, test={"error": {"final": 2.0, "dense": 1.8, "pruned": 2}})
     (row,) = stages_table(tmp_path, ("lenet-300-100",)).rows
     assert row[3:] == ("2.00 ± 0.00", "not run", "not run", "not run")
+
+
+def test_a_single_seed_has_no_spread(tmp_path):
+    published(tmp_path, "han2015", 0, error=2.5, kept=20_000, steps=50, seconds=120.0)
+    row = rival_table(tmp_path, ("lenet-300-100",)).rows[2]
+    assert row[1:] == ("1", "2.50", "+0.50", "20,000", "13.3×", "50", "2.0")

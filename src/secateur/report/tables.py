@@ -175,11 +175,11 @@ def _standing(standing: Standing) -> tuple[str, ...]:
 
 def _verdict(theirs: Standing, ours: Standing) -> str:
     """Put the three claims into one sentence, whichever way they turn out."""
-    kept = ours.kept[0] / theirs.kept[0]
-    cost = ours.steps / theirs.steps
+    apart = ours.error[0] - theirs.error[0]
     sentence = (
-        f"In {ours.network} the paper's method keeps {kept:.2f} times the weights of Han et al.'s, its error is "
-        f"{ours.error[0] - theirs.error[0]:+.2f} points away, and it takes {cost:.2f} times the steps"
+        f"In {ours.network} the paper preset keeps {ours.kept[0] / theirs.kept[0]:.2f} times the weights of Han et "
+        f"al.'s rounds at an error {abs(apart):.2f} points {'higher' if apart > 0 else 'lower'}, and takes "
+        f"{ours.steps / theirs.steps:.2f} times the steps"
     )
     if ours.search_steps and theirs.search_steps:
         sentence += f", {ours.search_steps / theirs.search_steps:.2f} times with both searches"
@@ -218,4 +218,6 @@ def _spread(value: tuple[float, float], digits: int, unit: str = "") -> str:
 
 def _signed(value: tuple[float, float]) -> str:
     mean, error = value
-    return "not run" if math.isnan(mean) else f"{mean:+.2f} ± {error:.2f}"
+    if math.isnan(mean):
+        return "not run"
+    return f"{mean:+.2f}" if math.isnan(error) else f"{mean:+.2f} ± {error:.2f}"
