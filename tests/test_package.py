@@ -20,7 +20,7 @@ LAYERS = (
     ("prune", "train"),
     ("quantize",),
     ("measure", "data", "models"),
-    ("encode",),
+    ("methods", "encode"),
     ("experiments",),
     ("report",),
     ("cli",),

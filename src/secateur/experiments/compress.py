@@ -17,7 +17,7 @@ from typing_extensions import Doc
 from secateur import data
 from secateur.encode import load, open_archive, save
 from secateur.encode.units import with_sorted_units, without_dead_units
-from secateur.experiments.job import Job, images_of, load_model, run, short, versions
+from secateur.experiments.job import Job, load_images, load_model, run, short, versions
 from secateur.experiments.rundir import RunDirectory, RunError
 from secateur.measure import count, error_rate
 from secateur.quantize import QuantizeConfig, coded_bits, freeze, quantize
@@ -77,7 +77,7 @@ def compress(
     model, scaling = load_model(pruned.model)
     # As in the run itself: convolutions train faster with the channels of a pixel side by side.
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in torch's stubs
-    images, validation, _ = images_of(job, model, data_root)
+    images, validation, _ = load_images(job, model, data_root)
     inputs, labels = scaling(validation.images), validation.labels
     errors: Record = {"pruned": error_rate(model, inputs, labels)}
     seconds = 0.0
@@ -109,8 +109,8 @@ def compress(
     if compression.sort_units:
         model = with_sorted_units(model)
     header = {"data": job.data, "mean": repr(scaling.mean), "std": repr(scaling.std), "run": job.name}
-    size = save(model, directory.file, codec=compression.codec, metadata=header)
-    errors["decoded"] = error_rate(load(directory.file), inputs, labels)
+    size = save(model, directory.packed, codec=compression.codec, metadata=header)
+    errors["decoded"] = error_rate(load(directory.packed), inputs, labels)
     totals = count(model)
     directory.write(
         directory.file_record,
@@ -134,7 +134,7 @@ def evaluate_file(directory: RunDirectory, *, data_root: Path | None = None) -> 
     if directory.test.exists():
         return directory.read(directory.test)
     record = directory.read(directory.file_record)
-    model, scaling, data_set = load_file(directory.file)
+    model, scaling, data_set = load_file(directory.packed)
     test = data.load(data_set, "test", data_root)
     error = error_rate(model, scaling(test.images), test.labels)
     answer = {"error": {"decoded": error}, "test_images": len(test.labels), "bytes": record["bytes"]}

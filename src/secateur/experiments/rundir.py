@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from secateur.atomic import write_atomically
-from secateur.train.loop import Journal, Phase
+from secateur.train.loop import Journal
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class RunDirectory:
         return self.path / "model.safetensors"
 
     @property
+    def packed(self) -> Path:
+        """The finished network, coded."""
+        return self.path / "model.cut"
+
+    @property
     def result(self) -> Path:
         """What came out, judged on validation images."""
         return self.path / "result.json"
@@ -38,11 +43,6 @@ class RunDirectory:
         return self.path / "test.json"
 
     @property
-    def file(self) -> Path:
-        """The network in one small file."""
-        return self.path / "model.cut"
-
-    @property
     def file_record(self) -> Path:
         """How the file was made, and what each step cost, judged on validation images."""
         return self.path / "file.json"
@@ -51,9 +51,9 @@ class RunDirectory:
         """Return a directory inside of this one, for what is made out of the run."""
         return RunDirectory(self.path / name)
 
-    def journal(self, phase: Phase) -> Journal:
-        """Where a phase keeps its checkpoint and its log."""
-        return Journal(checkpoint=self.path / f"{phase}.checkpoint.safetensors", log=self.path / f"{phase}.jsonl")
+    def journal(self, stage: str) -> Journal:
+        """Where a phase, or a stage of a method with more of them, keeps its checkpoint and its log."""
+        return Journal(checkpoint=self.path / f"{stage}.checkpoint.safetensors", log=self.path / f"{stage}.jsonl")
 
     @property
     def has_started(self) -> bool:
