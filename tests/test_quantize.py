@@ -558,6 +558,7 @@ def test_other_precisions_keep_zeros_and_learn(method, dtype):
     assert model[0].weight.dtype is dtype
     frozen = freeze(tune(model, x))
     assert frozen[0].weight.dtype is dtype
+    assert coded_bits(model).dtype is torch.float32
     assert torch.equal(frozen[0].weight != 0, kept)
 
 

@@ -80,7 +80,6 @@ def quantize(model: nn.Module, config: QuantizeConfig | None = None, *, layers: 
                 attach(each.module, each.name, mask)
         quantizer = _quantizer(place, weight, rule, cutoff, is_bias)
         if isinstance(quantizer, SharedValues):
-            quantizer.was_trained = place.parameter.requires_grad
             place.parameter.requires_grad_(False)
         for each in tied:
             attach(each.module, each.name, quantizer)
@@ -154,7 +153,7 @@ def _quantizer(place: Place, weight: Tensor, rule: QuantizeConfig, cutoff: float
         assert rule.bias_levels is not None
         return LearnedStep(weight, (rule.bias_levels - 1) // 2, 0.0, keep_survivors=False)
     if rule.method == "shared":
-        return SharedValues(weight, rule.levels, rule.init, rule.seed)
+        return SharedValues(weight, rule.levels, rule.init, rule.seed, was_trained=place.parameter.requires_grad)
     if rule.method == "uniform":
         return LearnedStep(weight, rule.levels, cutoff, keep_survivors=True)
     # A transposed convolution stores (input channels, filters ÷ groups, …); everything else stores filters first.
@@ -211,7 +210,7 @@ def _plain_bits(weight: Tensor, cutoff: float) -> Tensor:
     kept = (weight.abs() >= cutoff) & (weight != 0)
     each = 8 * weight.element_size()
     sparse = position_bits(kept) + each * kept.sum()
-    return sparse.clamp(max=each * weight.numel()).to(weight.dtype)
+    return sparse.clamp(max=each * weight.numel()).float()
 
 
 def _plain_buffers(model: nn.Module) -> list[Tensor]:

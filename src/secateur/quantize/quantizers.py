@@ -45,13 +45,13 @@ class SharedValues(Quantizer):
     centroids: nn.Parameter
     assignment: Tensor
 
-    def __init__(self, weight: Tensor, count: int, init: Init, seed: int) -> None:
+    def __init__(self, weight: Tensor, count: int, init: Init, seed: int, *, was_trained: bool) -> None:
         super().__init__()
+        self.was_trained = was_trained  # whether the raw weight, frozen now, required a gradient
         kept = weight[weight != 0]
         centroids = cluster(kept, count, init, seed=seed) if len(kept) else weight.new_ones(count).double()
         index = torch.where(weight != 0, assign(weight, centroids) + 1, 0)  # 0 is the pruned weight
         self.centroids = nn.Parameter(centroids.to(weight.dtype))
-        self.was_trained = True
         self.register_buffer("assignment", index.to(torch.uint8 if count < 256 else torch.int32))
 
     def forward(self, weight: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ class SharedValues(Quantizer):
         flat = self.assignment.flatten().long()
         counts = counts.index_add(0, flat, torch.ones_like(flat).double())[1:]
         positions = position_bits(self.assignment != 0)
-        return (positions + adaptive_bits(counts) + SIDE_BITS * (counts > 0).sum()).to(weight.dtype)
+        return (positions + adaptive_bits(counts) + SIDE_BITS * (counts > 0).sum()).float()
 
     def extra_repr(self) -> str:
         """Show the number of centroids."""

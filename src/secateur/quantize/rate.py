@@ -140,4 +140,4 @@ def grid_bits(ratio: Tensor, levels: Tensor, largest: int, *, zeros_are_fixed: b
         prices = (by_row[:, None] + by_column).reshape(ratio.shape) if ratio.dim() > 1 else by_row + by_column
         slopes = torch.where(lower > 0, slopes, slopes + prices)
     # The difference is exactly zero: it brings the gradient, not a value.
-    return bits.to(ratio.dtype) + (slopes * sign * (ratio - fixed)).sum()
+    return bits.float() + (slopes * sign * (ratio - fixed)).sum().float()
