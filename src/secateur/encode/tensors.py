@@ -27,6 +27,7 @@ from secateur.encode.varint import Cursor, put_varint
 
 # A byte plane whose entropy is above this share of its bits is stored as it is: no codec would gain anything.
 _INCOMPRESSIBLE = 0.99
+_CHUNK = 1 << 18  # elements worked on at a time
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def encode_tensor(tensor: Tensor, codecs: tuple[Codec, ...]) -> tuple[Coding, by
     nonzero = int(np.count_nonzero(bits))
     if not nonzero:
         return ZEROS, b""
-    found = [(Coding(Values.RAW), bits.tobytes())]
+    found: list[tuple[Coding, bytes]] = []
     if codecs and bits.size == math.prod(shape):
         distinct = 0
         for levels in find_levels(bits, dtype, shape):
@@ -61,7 +62,10 @@ def encode_tensor(tensor: Tensor, codecs: tuple[Codec, ...]) -> tuple[Coding, by
             found.append(_code_levels(levels, nonzero, codecs))
         if distinct == 0 or 4 * distinct > nonzero:  # no levels, or the codebook is a good part of the whole
             found.append(_code_bits(bits, nonzero, shape, codecs))
-    return min(found, key=lambda entry: len(entry[1]))
+    best = min(found, key=lambda entry: len(entry[1]), default=None)
+    if best is None or bits.nbytes <= len(best[1]):
+        return Coding(Values.RAW), bits.tobytes()
+    return best
 
 
 def decode_tensor(stream: memoryview, coding: Coding, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
@@ -76,7 +80,17 @@ def decode_tensor(stream: memoryview, coding: Coding, dtype: torch.dtype, shape:
     size = table_bytes(coding.kind, dtype, coding.negatives, coding.positives)
     table = check_table(bytes(cursor.take(size)), coding.kind, dtype, coding.negatives, coding.positives)
     matrix = _decode_levels(cursor.take(cursor.left), size, coding.codec, coding.bounds(shape))
-    return from_bits(table.take(matrix.reshape(-1)), dtype, shape)
+    return from_bits(_look_up(table, matrix), dtype, shape)
+
+
+def _look_up(table: Array, matrix: Matrix) -> Array:
+    """Replace levels by their values, in place where they are as wide: memory that was never used costs most of all."""
+    levels = matrix.reshape(-1)
+    in_place = table.itemsize == levels.itemsize and levels.flags.writeable
+    values = levels.view(table.dtype) if in_place else np.empty(len(levels), table.dtype)
+    for start in range(0, len(levels), _CHUNK):
+        values[start : start + _CHUNK] = table.take(levels[start : start + _CHUNK])
+    return values
 
 
 def _code_levels(levels: Levels, nonzero: int, codecs: tuple[Codec, ...]) -> tuple[Coding, bytes]:
