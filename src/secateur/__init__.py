@@ -2,6 +2,7 @@
 
 from secateur.encode import FormatError, load, load_state, save
 from secateur.prune import keep_zeros, prune
+from secateur.quantize import QuantizeConfig, coded_bits, freeze, quantize
 from secateur.sibling import LearnedThreshold, SiblingConfig, Target, build_sibling, learned_thresholds, targets
 from secateur.theta import hard_theta, theta, theta_derivatives, theta_inverse
 from secateur.train import parameter_groups, penalty
@@ -9,9 +10,12 @@ from secateur.train import parameter_groups, penalty
 __all__ = [
     "FormatError",
     "LearnedThreshold",
+    "QuantizeConfig",
     "SiblingConfig",
     "Target",
     "build_sibling",
+    "coded_bits",
+    "freeze",
     "hard_theta",
     "keep_zeros",
     "learned_thresholds",
@@ -20,6 +24,7 @@ __all__ = [
     "parameter_groups",
     "penalty",
     "prune",
+    "quantize",
     "save",
     "targets",
     "theta",

@@ -79,7 +79,7 @@ class Reproduce:
     what: Annotated[
         tyro.conf.Positional[str],
         _named("TABLE"),
-        Doc("table1, table2, sensitivity, or search: how the epochs were chosen"),
+        Doc("table1, table2, sensitivity, rival (Han et al. 2015), or search: how the epochs were chosen"),
     ]
     networks: Annotated[tuple[str, ...], Doc("which rows")] = ("lenet-300-100", "lenet-5")
     preset: Annotated[str, Doc("the settings to run")] = "paper"
@@ -242,13 +242,14 @@ def _evaluate(words: list[str]) -> int:
 
 
 def _reproduce(words: list[str]) -> int:
+    from secateur.experiments import rival
     from secateur.experiments.presets import preset, preset_names
     from secateur.experiments.reproduce import jobs, run_missing, search_epochs, sensitivity_jobs
-    from secateur.report.tables import sensitivity_table, table1, table2
+    from secateur.report.tables import rival_table, sensitivity_table, stages_table, table1, table2
 
     chosen = _parse(Reproduce, words)
     with _Usage():
-        require_one_of("table", chosen.what, ("table1", "table2", "sensitivity", "search"))
+        require_one_of("table", chosen.what, ("table1", "table2", "sensitivity", "rival", "search"))
         _require_at_least(0, seeds=chosen.seeds)
         _require_at_least(1, workers=chosen.workers)
         for network in chosen.networks:
@@ -256,6 +257,8 @@ def _reproduce(words: list[str]) -> int:
             preset(chosen.preset, network)
         if chosen.what == "sensitivity":
             wanted = [job for network in chosen.networks for job in sensitivity_jobs(network, range(chosen.seeds))]
+        elif chosen.what == "rival":
+            wanted = [("han2015", rival.job(net, seed)) for net in chosen.networks for seed in range(chosen.seeds)]
         else:
             wanted = [
                 (chosen.preset, job)
@@ -268,11 +271,16 @@ def _reproduce(words: list[str]) -> int:
         for network in chosen.networks:
             console.print(f"{search_epochs(network, **places)}", highlight=False, markup=False, soft_wrap=True)
         return 0
+    if chosen.what == "rival" and wanted:
+        for network in chosen.networks:
+            rival.search_quality(network, **places)
     finished = run_missing(wanted, workers=chosen.workers, **places)
     for path in finished:
         console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
     if chosen.what == "table1":
         grids = [table1(chosen.results, preset_names(), chosen.networks)]
+    elif chosen.what == "rival":
+        grids = [table(chosen.results, chosen.networks) for table in (rival_table, stages_table)]
     elif chosen.what == "table2":
         grids = [table2(chosen.results, chosen.preset, chosen.networks)]
     else:

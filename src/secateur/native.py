@@ -6,8 +6,10 @@ false and the Python twins do the work.
 
 import ctypes
 import math
+from collections.abc import Callable
 from functools import cache, lru_cache
 from importlib.util import find_spec
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -168,3 +170,16 @@ def theta_backward(
 
 def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
+
+
+Routine: TypeAlias = Callable[..., int]
+
+
+def routine(name: str, result: type, *arguments: type) -> Routine | None:
+    """Return a routine of the native library with its types declared, or None where there is no library."""
+    library = _library()
+    if library is None:
+        return None
+    found: Routine = library[name]
+    found.restype, found.argtypes = result, arguments  # type: ignore[attr-defined]  # a ctypes function
+    return found

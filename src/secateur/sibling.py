@@ -6,9 +6,9 @@ import difflib
 import fnmatch
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,7 @@ class SiblingConfig:
 
 
 LayerRules: TypeAlias = Mapping[str | type[nn.Module], SiblingConfig | None]
+Rule = TypeVar("Rule")
 
 
 class _Recorded(NamedTuple):
@@ -212,7 +213,7 @@ def learned_thresholds(sibling: nn.Module) -> dict[str, LearnedThreshold]:
     return found
 
 
-class _Place(NamedTuple):
+class Place(NamedTuple):
     """Where a tensor hangs: a module and the name it has there."""
 
     owner: str
@@ -221,27 +222,53 @@ class _Place(NamedTuple):
 
     @property
     def full_name(self) -> str:
+        """The tensor's name in the plain model, such as "fc1.weight"."""
         return f"{self.owner}.{self.name}" if self.owner else self.name
 
     @property
+    def chain(self) -> parametrize.ParametrizationList | None:
+        """The functions through which the tensor is read, if there are any."""
+        if not parametrize.is_parametrized(self.module, self.name):
+            return None
+        assert isinstance(self.module.parametrizations, nn.ModuleDict)
+        chain = self.module.parametrizations[self.name]
+        assert isinstance(chain, parametrize.ParametrizationList)
+        return chain
+
+    @property
     def parameter(self) -> nn.Parameter:
-        parameter = self.module._parameters[self.name]
-        assert parameter is not None
+        """The stored parameter, which functions may stand before."""
+        parameter = self.module._parameters[self.name] if self.chain is None else self.chain.original
+        assert isinstance(parameter, nn.Parameter)
         return parameter
+
+
+def places(model: nn.Module) -> list[list[Place]]:
+    """Return every parameter of the plain model once, with all the places where it hangs; tied ones have several."""
+    servants: set[nn.Module] = set()
+    found: dict[int, list[Place]] = {}
+    for owner, module in model.named_modules():
+        if module in servants:  # it serves a parametrization: what it holds is no tensor of the plain model
+            continue
+        names = [name for name, parameter in module._parameters.items() if parameter is not None]
+        if parametrize.is_parametrized(module):
+            assert isinstance(module.parametrizations, nn.ModuleDict)
+            servants.update(module.parametrizations.modules())
+            # A chain over several tensors (weight norm) has no `original`: it is nobody's but its maker's.
+            names = [n for n, chain in module.parametrizations.items() if hasattr(chain, "original")] + names
+        for place in (Place(owner, module, name) for name in names):
+            found.setdefault(id(place.parameter), []).append(place)
+    return list(found.values())
 
 
 def _tensors(
     model: nn.Module, config: SiblingConfig, layers: LayerRules
-) -> Iterator[tuple[list[_Place], SiblingConfig]]:
+) -> Iterator[tuple[list[Place], SiblingConfig]]:
     """Yield each tensor to prune once, with all the places where it hangs and its rule."""
     _refuse_parametrized(model)
-    _refuse_unmatched(model, layers)
-    places: dict[int, list[_Place]] = {}
-    for owner, module in model.named_modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                places.setdefault(id(parameter), []).append(_Place(owner, module, name))
-    chosen = [(tied, _rule_of_tied(tied, config, layers)) for tied in places.values()]
+    everything = places(model)
+    refuse_unmatched(model, everything, layers)
+    chosen = [(tied, rule_of_tied(tied, config, layers)) for tied in everything]
     if all(rule is None for _, rule in chosen):
         raise ValueError(
             f"{type(model).__name__} has nothing to prune: no Linear, convolution, Embedding, attention or recurrent "
@@ -252,29 +279,41 @@ def _tensors(
             yield tied, rule
 
 
-def _rule_of_tied(places: list[_Place], config: SiblingConfig, layers: LayerRules) -> SiblingConfig | None:
-    rules = [_rule(place, config, layers) for place in places]
+def rule_of_tied(
+    tied: list[Place],
+    config: Rule,
+    layers: Mapping[str | type[nn.Module], Rule | None],
+    *,
+    weights_only: bool = True,
+) -> Rule | None:
+    """Return the one rule for a tensor that hangs in these places, or None if it stays as it is.
+
+    Only weights have a rule by default; `weights_only=False` asks for the rule of any tensor.
+    """
+    rules = [_rule(place, config, layers, weights_only) for place in tied]
     if any(rule != rules[0] for rule in rules):
-        names = " and ".join(f'"{place.full_name}"' for place in places)
+        names = " and ".join(f'"{place.full_name}"' for place in tied)
         raise ValueError(f"{names} are one tied tensor, but the rules treat them differently: give them one rule")
     return rules[0]
 
 
-def _rule(place: _Place, config: SiblingConfig, layers: LayerRules) -> SiblingConfig | None:
+def _rule(
+    place: Place, config: Rule, layers: Mapping[str | type[nn.Module], Rule | None], weights_only: bool
+) -> Rule | None:
     """Return the most specific rule for a tensor, or None if it stays as it is."""
-    best: tuple[tuple[int, int, int], SiblingConfig | None] | None = None
+    best: tuple[tuple[int, int, int], Rule | None] | None = None
     for key, rule in layers.items():
         rank = _specificity(key, place)
         if rank is not None and (best is None or rank > best[0]):
             best = rank, rule
-    by_default = _is_weight(place, asked_for=best is not None)
+    by_default = not weights_only or _is_weight(place, asked_for=best is not None)
     if best is None:
         return config if by_default else None
     names_tensor = best[0][0] == 2
     return best[1] if names_tensor or by_default else None
 
 
-def _specificity(key: str | type[nn.Module], place: _Place) -> tuple[int, int, int] | None:
+def _specificity(key: str | type[nn.Module], place: Place) -> tuple[int, int, int] | None:
     """Rank a rule that matches this place; None if it does not match."""
     if isinstance(key, type):
         return (0, -type(place.module).__mro__.index(key), 0) if isinstance(place.module, key) else None
@@ -287,7 +326,7 @@ def _specificity(key: str | type[nn.Module], place: _Place) -> tuple[int, int, i
     return None
 
 
-def _is_weight(place: _Place, asked_for: bool) -> bool:
+def _is_weight(place: Place, asked_for: bool) -> bool:
     """Tell weights from biases; layers of unknown type count only if a rule asks for them."""
     parameter = place.parameter
     if isinstance(parameter, UninitializedParameter):
@@ -332,10 +371,13 @@ def _refuse_parametrized(model: nn.Module) -> None:
             )
 
 
-def _refuse_unmatched(model: nn.Module, layers: LayerRules) -> None:
+def refuse_unmatched(
+    model: nn.Module, everything: Iterable[list[Place]], keys: Iterable[str | type[nn.Module]]
+) -> None:
+    """Raise a ValueError for a rule that no layer or tensor of the model answers to."""
     modules = dict(model.named_modules())
-    names = [*modules, *(name for name, _ in model.named_parameters(remove_duplicate=False))]
-    for key in layers:
+    names = [*modules, *(place.full_name for tied in everything for place in tied)]
+    for key in keys:
         if isinstance(key, str) and not any(fnmatch.fnmatchcase(name, key) for name in names):
             near = difflib.get_close_matches(key, names, n=1)
             hint = f'; did you mean "{near[0]}"?' if near else ""

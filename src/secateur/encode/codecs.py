@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from secateur.encode import huffman
+from secateur.encode import context, huffman, rans
 from secateur.encode.bounds import Bounds, FormatError, Matrix
 from secateur.nearest import require_one_of
 
@@ -41,7 +41,11 @@ class _Listed:
     decode: Callable[[memoryview, Bounds], Matrix]
 
 
-CODECS: tuple[Codec, ...] = (_Listed("huffman", 1, huffman.encode, huffman.decode),)
+CODECS: tuple[Codec, ...] = (
+    _Listed("huffman", 1, huffman.encode, huffman.decode),
+    _Listed("rans", 2, rans.encode, rans.decode),
+    _Listed("context", 3, context.encode, context.decode),
+)
 
 _NAMES = ("smallest", "raw", *(codec.name for codec in CODECS))
 

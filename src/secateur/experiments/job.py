@@ -32,7 +32,7 @@ class Job:
 
     network: str
     data: str = "mnist"
-    method: Literal["prune", "dense"] = "prune"
+    method: Literal["prune", "dense", "han2015"] = "prune"
     seed: int = 0
     sibling: SiblingConfig = field(default_factory=SiblingConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -47,7 +47,7 @@ class Job:
             for entry in fields(config):
                 value = getattr(config, entry.name)
                 if value != getattr(default, entry.name):
-                    parts.append(f"{entry.name}={_short(value)}")
+                    parts.append(f"{entry.name}={short(value)}")
         return "-".join([*parts, f"seed={self.seed}"])
 
     @classmethod
@@ -57,7 +57,7 @@ class Job:
         return cls(**plain | {"sibling": SiblingConfig(**plain["sibling"]), "train": TrainConfig(**plain["train"])})
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
     """Write a float with six digits, or with all of them where six would make two runs share a name."""
     if isinstance(value, float) and float(f"{value:g}") == value:
         return f"{value:g}"
@@ -99,6 +99,8 @@ def run(
 
     Reads training files only: the test set is for `evaluate`.
     """
+    if job.method == "han2015":
+        raise ValueError("han2015 goes in rounds of cutting and retraining: secateur reproduce rival runs it")
     directory = RunDirectory(root / job.name)
     if (directory.result.exists() or directory.has_started) and read_job(directory) != job:
         raise RunError(f"{directory.path} holds a run with other settings, of an older version: move it away")
@@ -109,7 +111,7 @@ def run(
     directory.sweep()
     # Convolutions train 1.6 times as fast with the channels of a pixel side by side (LeNet-5, batch 128, one thread).
     model = models.build(job.network, seed=job.seed).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in torch's stubs
-    images, validation, scaling = _images(job, model, data_root)
+    images, validation, scaling = load_images(job, model, data_root)
     directory.write(directory.job, asdict(job))
     inputs, labels = scaling(validation.images), validation.labels
     facts: Record = {"prunable": count(model).prunable.weights}
@@ -122,7 +124,7 @@ def run(
             job.train,
             phase=phase,
             seed=job.seed,
-            measure=lambda model: _progress(model, inputs, labels, job.train.cutoff),
+            measure=lambda model: progress(model, inputs, labels, job.train.cutoff),
             journal=directory.journal(phase),
             observer=observer,
         )
@@ -140,16 +142,8 @@ def run(
     else:
         facts["validation"] = {}
     facts["validation"]["final"] = error_rate(model, inputs, labels)
-    totals = count(model)
     facts |= {
-        "kept": totals.prunable.kept,
-        "ratio": totals.prunable.ratio,
-        "layers": [
-            {"name": t.name, "shape": list(t.shape), "weights": t.weights, "kept": t.kept}
-            for t in totals.prunable.tensors
-        ],
-        "parameters": totals.whole.weights,
-        "parameters_kept": totals.whole.kept,
+        **what_is_left(model),
         "training_images": len(images),
         "validation_images": len(labels),
         "seconds": phases,
@@ -169,7 +163,7 @@ def evaluate(directory: RunDirectory, *, data_root: Path | None = None) -> Recor
     job = read_job(directory)
     model, scaling = load_model(directory.model)
     test = data.load(job.data, "test", data_root)
-    _refuse_other_shapes(job, model, test)
+    refuse_other_shapes(job, model, test)
     inputs, labels = scaling(test.images), test.labels
     errors: Record = {}
     if job.method == "prune":
@@ -204,7 +198,7 @@ def validation_by_cutoff(directory: RunDirectory, cutoffs: Iterable[float], data
     """Cut a finished run's sibling at several γ and judge each on the validation images."""
     job = read_job(directory)
     sibling = load_sibling(directory, job)
-    _, validation, scaling = _images(job, models.build(job.network, seed=0), data_root)
+    _, validation, scaling = load_images(job, models.build(job.network, seed=0), data_root)
     inputs, answers = scaling(validation.images), {}
     for cutoff in cutoffs:
         plain = prune(sibling, cutoff, allow_empty=True)
@@ -254,9 +248,10 @@ def _version(package: str) -> str:
         return "not installed"  # imported from a source tree
 
 
-def _images(job: Job, model: nn.Module, root: Path | None) -> tuple[TrainingImages, data.ImageSet, data.Scaling]:
+def load_images(job: Job, model: nn.Module, root: Path | None) -> tuple[TrainingImages, data.ImageSet, data.Scaling]:
+    """Return the images to train on, those to choose by, and how pixels become inputs."""
     everything = data.load(job.data, "train", root)
-    _refuse_other_shapes(job, model, everything)
+    refuse_other_shapes(job, model, everything)
     train, validation = data.split_validation(everything, min(5000, len(everything) // 5))
     scaling = data.Scaling.fit(train.images, job.train.scaling)
     copies = data.augmented_copies(train.images, _COPIES, seed=job.seed) if job.train.augment else None
@@ -267,13 +262,14 @@ def _images(job: Job, model: nn.Module, root: Path | None) -> tuple[TrainingImag
     )
 
 
-def _refuse_other_shapes(job: Job, model: nn.Module, images: data.ImageSet) -> None:
+def refuse_other_shapes(job: Job, model: nn.Module, images: data.ImageSet) -> None:
+    """Say so when a network cannot read a data set's images."""
     wanted, got = tuple(model.input_shape), tuple(images.images.shape[1:])  # type: ignore[arg-type]  # ours have it
     if wanted != got:
         raise ValueError(f"{job.network} takes images of shape {wanted}, {job.data} has {got}: choose another data set")
 
 
-def _progress(model: nn.Module, inputs: Tensor, labels: Tensor, cutoff: float) -> Record:
+def progress(model: nn.Module, inputs: Tensor, labels: Tensor, cutoff: float) -> Record:
     """Measure a network in training: a sibling is judged by what it would be if it were cut now."""
     functions = learned_thresholds(model)
     plain = prune(model, cutoff, allow_empty=True) if functions else model
@@ -288,6 +284,21 @@ def _progress(model: nn.Module, inputs: Tensor, labels: Tensor, cutoff: float) -
         record["thresholds"] = {name: f.threshold.mean().item() for name, f in functions.items()}
     record["kept_per_layer"] = {tensor.name: tensor.kept for tensor in totals.prunable.tensors}
     return record
+
+
+def what_is_left(model: nn.Module) -> Record:
+    """Return the counts that every result holds."""
+    totals = count(model)
+    return {
+        "kept": totals.prunable.kept,
+        "ratio": totals.prunable.ratio,
+        "layers": [
+            {"name": t.name, "shape": list(t.shape), "weights": t.weights, "kept": t.kept}
+            for t in totals.prunable.tensors
+        ],
+        "parameters": totals.whole.weights,
+        "parameters_kept": totals.whole.kept,
+    }
 
 
 def _save_model(path: Path, model: nn.Module, job: Job, scaling: data.Scaling) -> None:

@@ -17,6 +17,7 @@ import torch
 
 from secateur import models
 from secateur.atomic import write_atomically
+from secateur.experiments import rival
 from secateur.experiments.job import Job, evaluate, run, validation_by_cutoff
 from secateur.experiments.presets import preset
 from secateur.measure import count
@@ -98,6 +99,9 @@ def run_missing(
 
 def _run_and_publish(name: str, job: Job, results: Path, runs: Path, data_root: Path | None) -> Path:
     torch.set_num_threads(1)
+    if job.method == "han2015":
+        path = result_path(results, name, job)
+        return rival.run_and_publish(job, path, results=results, runs=runs, data_root=data_root)
     directory = run(job, runs, data_root=data_root, resume=True)
     # A study of settings is judged on validation images only; the test set is for the final rows.
     judged = (
@@ -155,7 +159,7 @@ def search_epochs(network: str, *, results: Path, runs: Path, data_root: Path | 
 
 def read_results(results: Path, preset_name: str, network: str) -> dict[str, dict[int, Result]]:
     """Return what is published, by method and seed."""
-    found: dict[str, dict[int, Result]] = {"prune": {}, "dense": {}}
+    found: dict[str, dict[int, Result]] = {"prune": {}, "dense": {}, "han2015": {}}
     for path in sorted((results / network / preset_name).glob("*-seed*.json")):
         content = json.loads(path.read_text())
         found[content["job"]["method"]][content["job"]["seed"]] = content

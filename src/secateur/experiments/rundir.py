@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from secateur.atomic import write_atomically
-from secateur.train.loop import Journal, Phase
+from secateur.train.loop import Journal
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class RunDirectory:
         return self.path / "model.safetensors"
 
     @property
+    def packed(self) -> Path:
+        """The finished network, coded."""
+        return self.path / "model.cut"
+
+    @property
     def result(self) -> Path:
         """What came out, judged on validation images."""
         return self.path / "result.json"
@@ -37,9 +42,18 @@ class RunDirectory:
         """Errors on test images, written by an evaluation after the run."""
         return self.path / "test.json"
 
-    def journal(self, phase: Phase) -> Journal:
-        """Where a phase keeps its checkpoint and its log."""
-        return Journal(checkpoint=self.path / f"{phase}.checkpoint.safetensors", log=self.path / f"{phase}.jsonl")
+    @property
+    def file_record(self) -> Path:
+        """How the file was made, and what each step cost, judged on validation images."""
+        return self.path / "file.json"
+
+    def inside(self, name: str) -> RunDirectory:
+        """Return a directory inside of this one, for what is made out of the run."""
+        return RunDirectory(self.path / name)
+
+    def journal(self, stage: str) -> Journal:
+        """Where a phase, or a stage of a method with more of them, keeps its checkpoint and its log."""
+        return Journal(checkpoint=self.path / f"{stage}.checkpoint.safetensors", log=self.path / f"{stage}.jsonl")
 
     @property
     def has_started(self) -> bool:
@@ -76,6 +90,7 @@ _FIELDS = {
     "job.json": ("network", "sibling", "train"),
     "result.json": ("job", "prunable", "kept", "layers", "parameters", "parameters_kept", "validation", "seconds"),
     "test.json": ("error", "test_images"),
+    "file.json": ("job", "compression", "bytes", "fp32_bytes", "validation"),
 }
 
 

@@ -7,7 +7,16 @@ from pathlib import Path
 
 from secateur.atomic import write_atomically
 from secateur.experiments.presets import preset_names
-from secateur.report.tables import Grid, sensitivity_table, step_table, table1, table2
+from secateur.experiments.standings import after_each_stage
+from secateur.report.tables import (
+    Grid,
+    rival_table,
+    sensitivity_table,
+    stages_table,
+    step_table,
+    table1,
+    table2,
+)
 
 _BEGIN, _END = "<!-- results: begin (written by `make readme`) -->", "<!-- results: end -->"
 _NETWORKS = ("lenet-300-100", "lenet-5")
@@ -16,6 +25,8 @@ _NETWORKS = ("lenet-300-100", "lenet-5")
 def results_section(results: Path) -> str:
     """Return the README's section of results: what is published, nothing else."""
     grids: list[Grid] = [table1(results, preset_names(), _NETWORKS), table2(results, "paper", _NETWORKS)]
+    met = tuple(network for network in _NETWORKS if after_each_stage(results, network))
+    grids += [table(results, met) for table in (rival_table, stages_table) if met]
     others = [*(sensitivity_table(results, network) for network in _NETWORKS), step_table(results)]
     grids += [grid for grid in others if grid.rows]
     return "\n\n".join(f"**{grid.title}**\n\n{grid.as_markdown()}" for grid in grids)

@@ -20,6 +20,7 @@ from secateur.experiments.reproduce import (
     sensitivity,
     summarize,
 )
+from secateur.experiments.standings import RIVAL, STAGES, Standing, after_each_stage, standings
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,82 @@ def sensitivity_table(results: Path, network: str) -> Grid:
     return Grid(f"Sensitivity of {network} to γ and p (other settings: the paper's)", header, rows)
 
 
+def rival_table(results: Path, networks: tuple[str, ...]) -> Grid:
+    """Say what is left, at which error and for how much training, after Han et al.'s method and after the paper's."""
+    header = (
+        "network, method",
+        "seeds",
+        "error %",
+        "difference, points",
+        "weights kept",
+        "ratio",
+        "steps (with search)",
+        "minutes (with search)",
+    )
+    rows: list[tuple[str, ...]] = []
+    notes = []
+    for network in networks:
+        for who, published in (("Han et al. as published", HAN[network]), ("the paper as published", PAPER[network])):
+            printed = (published.change, published.kept, published.ratio)
+            rows.append((f"{network}, {who}", "–", "–", *printed, "–", "–"))
+        found = standings(results, network)
+        rows += [_standing(standing) for standing in found]
+        by_name = {standing.method: standing for standing in found}
+        if RIVAL in by_name and "secateur paper" in by_name:
+            notes.append(_verdict(by_name[RIVAL], by_name["secateur paper"]))
+    note = (
+        "Run here: mean ± standard deviation over seeds, on test images; differences to the dense network are paired "
+        "by seed, ± standard error. Han et al.'s rounds have the data, optimizer, batch and decay of the paper preset. "
+        "Steps are gradient steps until the network is there, minutes likewise, one thread of a busy machine; in "
+        "brackets all that the first seed took, where Han et al.'s quality parameter and the paper's epochs were "
+        "chosen on validation images (no such search is published for other presets). "
+    )
+    return Grid("The paper's claims against Han et al. 2015", header, tuple(rows), note + " ".join(notes))
+
+
+def stages_table(results: Path, networks: tuple[str, ...]) -> Grid:
+    """Say whether the stages of Deep Compression interfere: the error after each of them."""
+    rows = []
+    for network in networks:
+        found = after_each_stage(results, network)
+        if found is not None:
+            errors = (_spread(found.errors.get(stage, (math.nan, math.nan)), 2) for stage in STAGES)
+            kilobytes = (found.size_bytes[0] / 1000, found.size_bytes[1] / 1000)
+            rows.append((network, str(found.seeds), *errors, _spread(kilobytes, 1)))
+    header = ("network", "seeds", *(f"{stage}, error %" for stage in STAGES), "file, kB")
+    return Grid("Deep Compression, stage by stage", header, tuple(rows))
+
+
+def _standing(standing: Standing) -> tuple[str, ...]:
+    steps, minutes = f"{standing.steps:,}", _spread((standing.seconds[0] / 60, standing.seconds[1] / 60), 1)
+    if standing.search_steps is not None and standing.search_seconds is not None:
+        steps += f" ({standing.search_steps:,})"
+        minutes += f" ({standing.search_seconds / 60:.1f})"
+    return (
+        f"{standing.network}, {standing.method}",
+        str(standing.seeds),
+        _spread(standing.error, 2),
+        _signed(standing.difference),
+        _spread(standing.kept, 0),
+        _spread(standing.ratio, 1, "×"),
+        steps,
+        minutes,
+    )
+
+
+def _verdict(theirs: Standing, ours: Standing) -> str:
+    """Put the three claims into one sentence, whichever way they turn out."""
+    apart = ours.error[0] - theirs.error[0]
+    sentence = (
+        f"In {ours.network} the paper preset keeps {ours.kept[0] / theirs.kept[0]:.2f} times the weights of Han et "
+        f"al.'s rounds at an error {abs(apart):.2f} points {'higher' if apart > 0 else 'lower'}, and takes "
+        f"{ours.steps / theirs.steps:.2f} times the steps"
+    )
+    if ours.search_steps and theirs.search_steps:
+        sentence += f", {ours.search_steps / theirs.search_steps:.2f} times with both searches"
+    return sentence + "."
+
+
 def step_table(results: Path) -> Grid:
     """Say what learning thresholds adds to a training step, as `benchmarks/training_step.py` last measured it."""
     path = results / "benchmarks" / "training_step.json"
@@ -141,4 +218,6 @@ def _spread(value: tuple[float, float], digits: int, unit: str = "") -> str:
 
 def _signed(value: tuple[float, float]) -> str:
     mean, error = value
-    return "not run" if math.isnan(mean) else f"{mean:+.2f} ± {error:.2f}"
+    if math.isnan(mean):
+        return "not run"
+    return f"{mean:+.2f}" if math.isnan(error) else f"{mean:+.2f} ± {error:.2f}"

@@ -68,8 +68,10 @@ def epoch_line(record: Record) -> str:
     line = f"error {record['error']:5.2f} %"
     if "thresholds" in record:
         line += f"  {record['ratio']:6.1f}×  t " + " ".join(f"{t:.3f}" for t in record["thresholds"].values())
-    elif record["ratio"] > 1:
+    elif record.get("ratio", 1) > 1:
         line += f"  {record['ratio']:6.1f}×"
+    if "coded_bytes" in record:
+        line += f"  about {record['coded_bytes'] / 1000:.2f} kB"
     return line
 
 

@@ -28,7 +28,7 @@ from secateur.sibling import learned_thresholds
 from secateur.train import checkpoint
 from secateur.train.objective import parameter_groups, penalty
 
-Phase: TypeAlias = Literal["train", "fine-tune"]
+Phase: TypeAlias = Literal["train", "fine-tune", "quantize"]  # the last two come after the cut
 Record: TypeAlias = dict[str, Any]
 
 

@@ -24,6 +24,8 @@ def parameter_groups(
 ) -> list[ParameterGroup]:
     """Return the optimizer's groups: weights with decay, biases and norms without, thresholds at lr·ρ without.
 
+    What a quantiser learns (centroids, steps) goes with the biases and is never decayed: it has no zero to return to.
+
     ρ multiplies the learning rate, not the gradient, which Adam would divide away again. L_wd = λ_wd·‖W‖² acts on
     the raw weights; its gradient is 2·λ_wd·W, hence `weight_decay = 2·λ_wd`. A model without thresholds gets the
     first two groups only, so that a dense reference trains in the same way.
@@ -33,12 +35,20 @@ def parameter_groups(
     thresholds = [function.threshold for function in functions]
     own = {id(threshold) for threshold in thresholds}
     pruned = {id(reading.original) for reading in readings(sibling, LearnedThreshold)}
+    of_functions = {
+        id(parameter)
+        for module in sibling.modules()
+        if isinstance(module, nn.utils.parametrize.ParametrizationList)
+        for function in module
+        for parameter in function.parameters()
+    }
     decayed: list[nn.Parameter] = []
     free: list[nn.Parameter] = []
     for parameter in sibling.parameters():
         if id(parameter) not in own:
             is_weight = parameter.dim() >= 2 or id(parameter) in pruned
-            (decayed if is_weight or decay_biases else free).append(parameter)
+            is_decayed = (is_weight or decay_biases) and id(parameter) not in of_functions
+            (decayed if is_decayed else free).append(parameter)
     groups: list[ParameterGroup] = [{"params": decayed, "lr": lr, "weight_decay": 2 * lambda_wd}]
     if free:
         groups.append({"params": free, "lr": lr, "weight_decay": 0.0})

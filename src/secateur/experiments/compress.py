@@ -1,0 +1,158 @@
+"""From a pruned run to one small file: drop dead units, quantise, train the few values, sort units, encode.
+
+The steps of the pipeline after the cut, each judged on validation images, so that one sees what it costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from torch import nn
+from typing_extensions import Doc
+
+from secateur import data
+from secateur.encode import load, open_archive, save
+from secateur.encode.units import with_sorted_units, without_dead_units
+from secateur.experiments.job import Job, load_images, load_model, run, short, versions
+from secateur.experiments.rundir import RunDirectory, RunError
+from secateur.measure import count, error_rate
+from secateur.quantize import QuantizeConfig, coded_bits, freeze, quantize
+from secateur.train.loop import Observer, Record, fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compression:
+    """How a pruned network becomes a file; the defaults are Deep Compression's weight sharing, with our coder."""
+
+    quantizer: Annotated[
+        Literal["shared", "uniform", "none"], Doc("values shared by k-means, a grid with a learned step, or all values")
+    ] = "shared"
+    levels: Annotated[int, Doc("values besides zero per linear layer (uniform: the largest level)")] = 32
+    conv_levels: Annotated[int, Doc("the same for convolutions")] = 256
+    bias_levels: Annotated[int | None, Doc("values per bias vector (none: biases stay as they are)")] = None
+    quantize_epochs: Annotated[int, Doc("passes over the training images that train the shared values")] = 5
+    quantize_lr: Annotated[float, Doc("learning rate of the shared values and steps")] = 1e-3
+    sort_units: Annotated[bool, Doc("sort hidden units, which keeps the function and makes the file smaller")] = True
+    codec: Annotated[str, Doc("smallest, huffman, rans, context or raw")] = "smallest"
+
+    @property
+    def name(self) -> str:
+        """A readable name, which is also the directory of the file: what differs from the defaults."""
+        changed = [
+            f"{entry.name}={short(getattr(self, entry.name))}"
+            for entry in fields(self)
+            if getattr(self, entry.name) != entry.default
+        ]
+        return "-".join(["compressed", *changed])
+
+    def rules(self) -> tuple[QuantizeConfig, Mapping[str | type[nn.Module], QuantizeConfig | int | None]]:
+        """Return what `quantize` needs to know, and its exceptions for convolutions."""
+        method: Literal["shared", "uniform"] = "uniform" if self.quantizer == "uniform" else "shared"
+        linear = QuantizeConfig(method=method, levels=self.levels, bias_levels=self.bias_levels)
+        return linear, {nn.Conv2d: replace(linear, levels=self.conv_levels)}
+
+
+def compress(
+    job: Job,
+    compression: Compression,
+    root: Path,
+    *,
+    data_root: Path | None = None,
+    resume: bool = False,
+    observer: Observer | None = None,
+) -> RunDirectory:
+    """Prune as `job` says and write the result as a .cut file, in a directory inside of the run's; return that.
+
+    What is done already is not done again. Reads training files only.
+    """
+    pruned = run(job, root, data_root=data_root, resume=resume, observer=observer)
+    directory = pruned.inside(compression.name)
+    if directory.file_record.exists():
+        return directory
+    directory.sweep()
+    model, scaling = load_model(pruned.model)
+    # As in the run itself: convolutions train faster with the channels of a pixel side by side.
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in torch's stubs
+    images, validation, _ = load_images(job, model, data_root)
+    inputs, labels = scaling(validation.images), validation.labels
+    errors: Record = {"pruned": error_rate(model, inputs, labels)}
+    seconds = 0.0
+
+    model = without_dead_units(model)
+    if compression.quantizer != "none":
+        config, exceptions = compression.rules()
+        has_convolutions = any(isinstance(module, nn.Conv2d) for module in model.modules())
+        quantize(model, config, layers=exceptions if has_convolutions else {})
+        errors["quantized"] = error_rate(model, inputs, labels)
+        if compression.quantize_epochs:
+            seconds = fit(
+                model,
+                images,
+                replace(
+                    job.train,
+                    fine_tune_epochs=compression.quantize_epochs,
+                    fine_tune_lr=compression.quantize_lr,
+                    schedule="cosine",
+                ),
+                phase="quantize",
+                seed=job.seed,
+                measure=lambda model: _progress(model, inputs, labels),
+                journal=directory.journal("quantize"),
+                observer=observer,
+            )
+        model = freeze(model, half_codebook=True)
+        errors["trained"] = error_rate(model, inputs, labels)
+    if compression.sort_units:
+        model = with_sorted_units(model)
+    header = {"data": job.data, "mean": repr(scaling.mean), "std": repr(scaling.std), "run": job.name}
+    size = save(model, directory.packed, codec=compression.codec, metadata=header)
+    errors["decoded"] = error_rate(load(directory.packed), inputs, labels)
+    totals = count(model)
+    directory.write(
+        directory.file_record,
+        {
+            "job": asdict(job),
+            "compression": asdict(compression),
+            "bytes": size,
+            "fp32_bytes": 4 * totals.whole.weights,
+            "kept": totals.prunable.kept,
+            "prunable": totals.prunable.weights,
+            "validation": errors,
+            "seconds": {"quantize": seconds},
+            "versions": versions(),
+        },
+    )
+    return directory
+
+
+def evaluate_file(directory: RunDirectory, *, data_root: Path | None = None) -> Record:
+    """Read the test set, once, and write the error of the network in a .cut file beside it."""
+    if directory.test.exists():
+        return directory.read(directory.test)
+    record = directory.read(directory.file_record)
+    model, scaling, data_set = load_file(directory.packed)
+    test = data.load(data_set, "test", data_root)
+    error = error_rate(model, scaling(test.images), test.labels)
+    answer = {"error": {"decoded": error}, "test_images": len(test.labels), "bytes": record["bytes"]}
+    directory.write(directory.test, answer)
+    return answer
+
+
+def load_file(path: Path) -> tuple[nn.Module, data.Scaling, str]:
+    """Return the network of a .cut file that a run wrote, the scaling its inputs need, and its data set's name."""
+    with open_archive(path) as archive:
+        header = archive.metadata
+    try:
+        scaling, data_set = data.Scaling(float(header["mean"]), float(header["std"])), header["data"]
+    except (KeyError, ValueError):
+        raise RunError(f"{path} does not say how its inputs are scaled: it was not written by a run") from None
+    return load(path), scaling, data_set
+
+
+def _progress(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> Record:
+    with torch.no_grad():
+        return {"error": error_rate(model, inputs, labels), "coded_bytes": coded_bits(model).item() / 8}

@@ -1,0 +1,170 @@
+"""Han et al. 2015, "Learning both Weights and Connections for Efficient Neural Networks" (arXiv 1506.02626).
+
+Train, cut the small weights, retrain what is left, and again: the pruning stage of Deep Compression. As published:
+a layer's threshold is one quality parameter times the standard deviation of its weights (section 4), survivors keep
+their values, the fully connected layers are retrained while the convolutions are fixed and the other way round
+(3.3), dropout shrinks with the connections (3.2). L2 decay (3.1) and retraining at a tenth of the learning rate
+(4.1) are settings of whoever trains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.dropout import _DropoutNd
+from typing_extensions import Doc
+
+from secateur.methods.stage import Stage
+from secateur.prune import keep_zeros, prune
+
+Kind: TypeAlias = Literal["fc", "conv"]
+
+# In the order in which a round goes through them.
+_KINDS: dict[Kind, type[nn.Module]] = {"fc": nn.Linear, "conv": _ConvNd}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Han2015:
+    """Cut weights below quality × standard deviation and retrain, for a number of rounds."""
+
+    quality: Annotated[float, Doc("threshold of a layer ÷ standard deviation of its weights")] = 1.0
+    rounds: Annotated[int, Doc("how often all layers are cut and retrained")] = 5
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.quality) and self.quality > 0):
+            raise ValueError(f"quality must be positive and finite, got {self.quality}")
+        if self.rounds < 0:
+            raise ValueError(f"rounds must be ≥ 0, got {self.rounds}")
+
+    def stages(self, model: nn.Module) -> Generator[Stage, None, nn.Module]:
+        """Yield the dense network, then in every round what is left, once for each kind of layer it has."""
+        present = kinds(model)
+        if not present:
+            raise ValueError(f"{type(model).__name__} has no linear or convolution layer to prune")
+        yield Stage("train", model, "train")
+        dropouts = read_dropouts(model)
+        for number in range(1, self.rounds + 1):
+            for kind in present:
+                cut_(model, self.quality, kind)
+                adjust_dropout_(model, dropouts)
+                with others_fixed(model, kind):
+                    yield Stage(f"quality={self.quality:g}-round={number}-{kind}", _masked(model), "fine-tune")
+                model = _plain(model)
+        return model
+
+
+def kinds(model: nn.Module) -> list[Kind]:
+    """Name the kinds of layer that a network has, in the order in which a round cuts them."""
+    return [kind for kind in _KINDS if any(True for _ in layers(model, kind))]
+
+
+def layers(model: nn.Module, kind: Kind) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weight of every layer of a kind by the layer's name; a tied one once."""
+    seen: set[int] = set()
+    for name, layer in model.named_modules():
+        if isinstance(layer, _KINDS[kind]) and isinstance(layer.weight, Tensor) and id(layer.weight) not in seen:
+            seen.add(id(layer.weight))
+            yield name, layer.weight
+
+
+def threshold(weight: Tensor, quality: float) -> float:
+    """Return quality × standard deviation of the weights that are there.
+
+    What an earlier round has cut is no weight of the layer any more. So one quality serves all rounds, and since the
+    standard deviation never exceeds the largest magnitude, one of at most 1 never empties a layer.
+    """
+    alive = weight.detach()[weight.detach() != 0]
+    return quality * alive.std(correction=0).item() if len(alive) else 0.0
+
+
+@torch.no_grad()
+def cut_(model: nn.Module, quality: float, kind: Kind) -> None:
+    """Set every weight below its layer's threshold to zero, in all layers of a kind."""
+    for name, weight in layers(model, kind):
+        cut = weight.abs() < threshold(weight, quality)
+        if cut.all():
+            raise ValueError(
+                f'"{name}" would lose all of its weights: the largest is below {quality:g} × their standard deviation; '
+                "choose a smaller quality or fewer rounds"
+            )
+        weight[cut] = 0
+
+
+@contextmanager
+def others_fixed(model: nn.Module, kind: Kind) -> Iterator[None]:
+    """Keep the layers of the other kind as they are, biases too, while those of this kind are retrained."""
+    own = {id(parameter) for parameter in _parameters(model, kind)}
+    others = [
+        parameter
+        for other in _KINDS
+        if other != kind
+        for parameter in _parameters(model, other)
+        if parameter.requires_grad and id(parameter) not in own
+    ]
+    for parameter in others:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in others:
+            parameter.requires_grad_(True)
+
+
+def _parameters(model: nn.Module, kind: Kind) -> list[nn.Parameter]:
+    return [
+        parameter for layer in model.modules() if isinstance(layer, _KINDS[kind]) for parameter in layer.parameters()
+    ]
+
+
+class Dropout(NamedTuple):
+    """A dropout of the network that was trained, and the layer whose units it drops."""
+
+    name: str
+    ratio: float
+    layer: str
+    connections: int
+
+
+def read_dropouts(model: nn.Module) -> list[Dropout]:
+    """Return the dropouts of a network, each with the last layer that stands before it."""
+    found = []
+    weights = {name: weight for kind in _KINDS for name, weight in layers(model, kind)}
+    before = None
+    for name, module in model.named_modules():
+        if name in weights:
+            before = name
+        elif isinstance(module, _DropoutNd) and before is not None:
+            found.append(Dropout(name, module.p, before, int(weights[before].count_nonzero())))
+    return found
+
+
+def dropout_ratio(original: float, connections_before: int, connections_left: int) -> float:
+    """Return D_r = D_o · √(C_r ÷ C_o): fewer connections overfit less (equation 2)."""
+    return original * math.sqrt(connections_left / connections_before)
+
+
+def adjust_dropout_(model: nn.Module, dropouts: list[Dropout]) -> None:
+    """Set every dropout to what is right for the connections that its layer still has."""
+    weights = {name: weight for kind in _KINDS for name, weight in layers(model, kind)}
+    for dropout in dropouts:
+        module = model.get_submodule(dropout.name)
+        assert isinstance(module, _DropoutNd)
+        left = int(weights[dropout.layer].count_nonzero())
+        module.p = dropout_ratio(dropout.ratio, dropout.connections, left)
+
+
+def _masked(model: nn.Module) -> nn.Module:
+    """Hold the zeros; a quality that has cut nothing yet leaves none to hold."""
+    has_zeros = any(not weight.all() for kind in _KINDS for _, weight in layers(model, kind))
+    return keep_zeros(model) if has_zeros else model
+
+
+def _plain(model: nn.Module) -> nn.Module:
+    return prune(model) if any(nn.utils.parametrize.is_parametrized(module) for module in model.modules()) else model
