@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from secateur.encode.bounds import Bounds, FormatError, Matrix
-from secateur.encode.codecs import RAW, Codec, by_number, smallest
+from secateur.encode.codecs import CODECS, RAW, Codec, by_number, smallest
 from secateur.encode.levels import (
     Array,
     Levels,
@@ -116,10 +116,10 @@ def _code_bits(bits: Array, nonzero: int, shape: tuple[int, ...], codecs: tuple[
         put_varint(out, len(stream))
         out += stream
     values = bits[bits != 0]
-    # Statistics of bytes have no neighbours to look at, so the slow codec has nothing to add.
-    codecs = tuple(codec for codec in codecs if codec.name != "context") or codecs
+    # One row of bytes has no neighbours above: the slow codec has nothing to add, not even where it was asked for.
+    quick = [codec for codec in codecs if codec.name != "context"] or [c for c in CODECS if c.name != "context"]
     for plane in reversed(values.view("u1").reshape(nonzero, -1).T):
-        _put_plane(out, plane, codecs)
+        _put_plane(out, plane, tuple(quick))
     return Coding(Values.BITS, codec, nonzero, 0, 1), bytes(out)
 
 
