@@ -16,7 +16,8 @@ def test_what_the_fuzzer_takes_apart_it_can_put_together(content):
     archive = Archive(io.BytesIO(content))
     streams = [content[record.offset : record.offset + record.length] for record in archive.records]
     assert fuzz.rebuild(archive, streams, {}) == content
-    assert fuzz.join(*fuzz.split(content)) == content
+    flags, head, stream = fuzz.split(content)
+    assert fuzz.seal(flags, head, [stream]) == content
     assert fuzz.check(content)
 
 

@@ -1,8 +1,9 @@
 """Step 5, encode: the levels of a pruned network in one small file."""
 
 from secateur.encode.bounds import Bounds, FormatError, Matrix
-from secateur.encode.container import Architecture, Archive, Record, open_archive, to_bytes
+from secateur.encode.container import Architecture, Archive, open_archive, to_bytes
 from secateur.encode.files import load, load_state, save
+from secateur.encode.records import Record
 
 __all__ = [
     "Architecture",

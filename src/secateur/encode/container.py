@@ -8,48 +8,35 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch
 from torch import Tensor
 
-from secateur.encode.bounds import MOST_LEVELS, FormatError
-from secateur.encode.codecs import CODECS, RAW, by_number, choose
-from secateur.encode.levels import Values, fits, table_bytes
-from secateur.encode.tensors import ZEROS, Coding, decode_tensor, encode_tensor
-from secateur.encode.varint import Cursor, put_pair, put_text, put_varint
+from secateur.encode.bounds import FormatError
+from secateur.encode.codecs import choose
+from secateur.encode.records import (
+    LONGEST_NAME,
+    Layout,
+    Record,
+    RecordWriter,
+    layout_of,
+    require_storable,
+    take_records,
+)
+from secateur.encode.tensors import decode_tensor, encode_tensor
+from secateur.encode.varint import Cursor, put_text, put_varint
 
 MAGIC = b"\x89CUT\r\n\x1a\n"
 VERSION = 1
 MAX_BYTES = 4 << 30
 
-_NAMED, _CLASS, _METADATA = 1, 2, 4  # flags
-_DTYPES: tuple[torch.dtype, ...] = (
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.float64,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-    torch.complex64,
-    torch.complex128,
-    torch.float8_e4m3fn,
-    torch.float8_e5m2,
-)
-_ENDINGS = ("", ".weight", ".bias", ".running_mean", ".running_var", ".num_batches_tracked")
-_RANKS = (1, 2, 4)  # two bits name these; the third pattern says that the rank follows
-_MOST_TENSORS, _LONGEST_NAME, _MOST_DIMENSIONS, _MOST_ELEMENTS = 1 << 16, 512, 32, 1 << 48
+_NAMED, _CLASS, _METADATA, _LAYOUT = 1, 2, 4, 8  # flags
 _LONGEST_TEXT = 1 << 20
 
 
@@ -66,30 +53,6 @@ class Architecture:
         return self.arguments is None
 
 
-@dataclass(frozen=True)
-class Record:
-    """What a file says about one tensor, and where its stream lies."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    coding: Coding
-    offset: int
-    length: int
-    checksum: int
-    alias_of: str | None = None
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def codec(self) -> str:
-        """The name of the codec."""
-        return "raw" if self.coding.codec == RAW else by_number(self.coding.codec).name
-
-
 def to_bytes(
     tensors: Mapping[str, Tensor],
     *,
@@ -99,27 +62,31 @@ def to_bytes(
 ) -> bytes:
     """Return a whole .cut file."""
     codecs = choose(codec)
+    layout = layout_of(architecture.name) if architecture is not None and architecture.is_ours else None
+    if layout != tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()):
+        layout = None
     head, streams = bytearray(), []
-    flags = _put_preamble(head, dict(metadata or {}), architecture)
-    put_varint(head, len(tensors))
-    if len(tensors) > _MOST_TENSORS:
-        raise ValueError(f"a file holds at most {_MOST_TENSORS:,} tensors, got {len(tensors):,}")
+    flags = _put_preamble(head, dict(metadata or {}), architecture) | (_LAYOUT if layout else 0)
+    writer = RecordWriter(head, layout, len(tensors))
     known: dict[tuple[object, ...], int] = {}
-    stem = ""
     for index, (name, tensor) in enumerate(tensors.items()):
-        _require_storable(name, tensor)
+        require_storable(name, tensor)
         memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if tensor.numel() and memory in known:
-            stem = _put_start(head, name, stem, 0, Values.ALIAS, 0)
-            put_varint(head, known[memory])
+            writer.put_alias(name, known[memory])
             continue
         known[memory] = index
         coding, stream = encode_tensor(tensor, codecs)
-        stem = _put_record(head, name, stem, tensor, coding, stream)
+        writer.put(name, tensor.dtype, tuple(tensor.shape), coding, stream)
         streams.append(stream)
-    front = bytearray([VERSION, flags])
+    return seal(flags, bytes(head), streams)
+
+
+def seal(flags: int, head: bytes, streams: Iterable[bytes], version: int = VERSION) -> bytes:
+    """Put a header and streams together to a file."""
+    front = bytearray([version, flags])
     put_varint(front, len(head))
-    sealed = bytes(front + head)
+    sealed = bytes(front) + head
     return b"".join([MAGIC, sealed, zlib.crc32(sealed).to_bytes(4, "little"), *streams])
 
 
@@ -136,7 +103,7 @@ class Archive:
         file.seek(0)
         cursor, start = self._read_header()
         self.architecture, self.metadata = _take_preamble(cursor, self.flags)
-        self.records = _take_records(cursor, start, self.size, max_bytes)
+        self.records = take_records(cursor, self._layout(cursor), start, self.size, max_bytes)
         cursor.end()
         self.header_bytes = start
 
@@ -152,7 +119,11 @@ class Archive:
         version, self.flags = cursor.byte(), cursor.byte()
         if version != VERSION:
             raise FormatError(f"version {version} of the format is unknown: update secateur", offset=len(MAGIC))
-        if self.flags & ~(_NAMED | _CLASS | _METADATA) or (self.flags & _NAMED and self.flags & _CLASS):
+        if (
+            self.flags >= 2 * _LAYOUT
+            or self.flags & (_NAMED | _CLASS) == _NAMED | _CLASS
+            or self.flags & (_NAMED | _LAYOUT) == _LAYOUT
+        ):
             raise FormatError(f"flags {self.flags:#04x} are unknown: update secateur", offset=len(MAGIC) + 1)
         length = cursor.varint()
         begin = len(MAGIC) + cursor.position
@@ -164,6 +135,14 @@ class Archive:
         if zlib.crc32(header, zlib.crc32(front[: cursor.position])) != checksum:
             raise FormatError("the header is damaged: its checksum does not match", offset=begin + length)
         return Cursor(header, begin), begin + length + 4
+
+    def _layout(self, cursor: Cursor) -> Layout | None:
+        if not self.flags & _LAYOUT:
+            return None
+        layout = layout_of(self.architecture.name) if self.architecture is not None else None
+        if layout is None:
+            raise cursor.wrong("the layout is that of a network that is unknown: update secateur")
+        return layout
 
     def record(self, name: str) -> Record:
         """Return what the file says about a tensor."""
@@ -243,7 +222,7 @@ def _put_preamble(head: bytearray, metadata: dict[str, str], architecture: Archi
 def _take_preamble(cursor: Cursor, flags: int) -> tuple[Architecture | None, dict[str, str]]:
     architecture = None
     if flags & (_NAMED | _CLASS):
-        name = cursor.text(_LONGEST_NAME)
+        name = cursor.text(LONGEST_NAME)
         if not name or not name.isprintable():
             raise cursor.wrong("the name of the architecture is empty or unprintable")
         architecture = Architecture(name, _take_arguments(cursor) if flags & _CLASS else None)
@@ -283,141 +262,3 @@ def _take_metadata(cursor: Cursor) -> dict[str, str]:
     if not metadata:
         raise cursor.wrong("the metadata is announced and empty")
     return metadata
-
-
-def _require_storable(name: str, tensor: Tensor) -> None:
-    if not name or not name.isprintable() or len(name.encode()) > _LONGEST_NAME:
-        raise ValueError(f"a tensor's name must be printable, of 1 to {_LONGEST_NAME} bytes, got {name[:60]!r}")
-    if tensor.dtype not in _DTYPES or tensor.layout != torch.strided or tensor.is_quantized:
-        kind = f"{tensor.layout} tensor of {tensor.dtype}"
-        raise ValueError(f'"{name}" is a {kind}, which a file cannot hold: make it a plain float or integer tensor')
-    if tensor.is_meta:
-        raise ValueError(f'"{name}" lies on the meta device and has no values: load or initialise the model first')
-
-
-def _put_start(head: bytearray, name: str, before: str, first: int, kind: Values, rank: int) -> str:
-    """Append the two bytes a record begins with, and its name as it differs from the one before; return its stem."""
-    ending = max(n for n, end in enumerate(_ENDINGS) if name.endswith(end) and len(name) > len(end))
-    stem = name.removesuffix(_ENDINGS[ending])
-    raw, known = stem.encode(), before.encode()
-    shared = next((i for i, pair in enumerate(zip(raw, known, strict=False)) if pair[0] != pair[1]), None)
-    shared = min(len(raw), len(known)) if shared is None else shared
-    head += bytes([first, kind | ending << 3 | rank << 6])
-    put_pair(head, shared, len(raw) - shared)
-    head += raw[shared:]
-    return stem
-
-
-def _put_record(head: bytearray, name: str, before: str, tensor: Tensor, coding: Coding, stream: bytes) -> str:
-    rank = _RANKS.index(tensor.dim()) if tensor.dim() in _RANKS else len(_RANKS)
-    stem = _put_start(head, name, before, _DTYPES.index(tensor.dtype) | coding.codec << 4, coding.kind, rank)
-    if rank == len(_RANKS):
-        put_varint(head, tensor.dim())
-    for dimension in tensor.shape:
-        put_varint(head, dimension)
-    if coding.kind not in (Values.RAW, Values.BITS):
-        put_pair(head, coding.negatives, coding.positives)
-    if coding == ZEROS:
-        return stem
-    if coding.kind != Values.RAW:
-        put_varint(head, coding.nonzero)
-        put_varint(head, len(stream))
-    head += zlib.crc32(stream).to_bytes(4, "little")
-    return stem
-
-
-def _take_records(cursor: Cursor, offset: int, end: int, max_bytes: int) -> tuple[Record, ...]:
-    """Read all records; their streams must fill the file from `offset` to its end."""
-    count = cursor.varint()
-    if count > _MOST_TENSORS:
-        raise cursor.wrong(f"{count:,} tensors are announced, {_MOST_TENSORS:,} are allowed")
-    records: dict[str, Record] = {}
-    stem, budget = b"", max_bytes
-    for _ in range(count):
-        first, second = cursor.byte(), cursor.byte()
-        stem, name = _take_name(cursor, stem, second >> 3 & 7)
-        if name in records:
-            raise cursor.wrong(f'there are two tensors "{name}"')
-        try:
-            kind = Values(second & 7)
-            if kind == Values.ALIAS:
-                record = _take_alias(cursor, name, first, second, list(records.values()))
-            else:
-                record = _take_record(cursor, name, first, second, kind, offset)
-                budget -= record.size * max(record.dtype.itemsize, 4)
-                if budget < 0:
-                    raise cursor.wrong(f"the file needs more memory than max_bytes = {max_bytes:,} allows")
-                offset += record.length
-                if offset > end:
-                    raise cursor.wrong(f"its stream ends at byte {offset:,}, the file at {end:,}")
-        except FormatError as error:
-            raise FormatError(error.message, offset=error.offset, tensor=name) from error
-        records[name] = record
-    if offset != end:
-        raise FormatError(f"{end - offset:,} bytes behind the last stream belong to nothing", offset=offset)
-    return tuple(records.values())
-
-
-def _take_name(cursor: Cursor, before: bytes, ending: int) -> tuple[bytes, str]:
-    shared, length = cursor.pair()
-    if shared > len(before) or shared + length > _LONGEST_NAME:
-        raise cursor.wrong(f"a name shares {shared:,} bytes with one of {len(before):,}, or is too long")
-    if ending >= len(_ENDINGS):
-        raise cursor.wrong(f"ending {ending} of a name is unknown")
-    stem = before[:shared] + bytes(cursor.take(length))
-    try:
-        name = stem.decode() + _ENDINGS[ending]
-    except UnicodeDecodeError:
-        raise cursor.wrong("a name is not UTF-8") from None
-    if not stem or not name.isprintable():
-        raise cursor.wrong("a name is empty or unprintable")
-    return stem, name
-
-
-def _take_alias(cursor: Cursor, name: str, first: int, second: int, records: list[Record]) -> Record:
-    index = cursor.varint()
-    if index >= len(records) or records[index].alias_of is not None or first or second >> 6:
-        raise cursor.wrong("it is tied to a tensor that is not there")
-    return replace(records[index], name=name, alias_of=records[index].name)
-
-
-def _take_record(cursor: Cursor, name: str, first: int, second: int, kind: Values, offset: int) -> Record:
-    number, codec, rank = first & 15, first >> 4, second >> 6
-    if number >= len(_DTYPES):
-        raise cursor.wrong(f"dtype {number} is unknown: the file was written by a newer version")
-    dtype = _DTYPES[number]
-    shape = _take_shape(cursor, rank)
-    size = math.prod(shape)
-    negatives, positives = (0, 1) if kind in (Values.RAW, Values.BITS) else cursor.pair()
-    if negatives + positives >= MOST_LEVELS:
-        raise cursor.wrong(f"{negatives:,} + {positives:,} levels beside zero are more than {MOST_LEVELS - 1:,}")
-    if negatives + positives == 0:
-        if (kind, codec) != (ZEROS.kind, ZEROS.codec):
-            raise cursor.wrong("a tensor without levels is coded as if it had some")
-        return Record(name, dtype, shape, ZEROS, offset, 0, 0)
-    if size == 0:
-        raise cursor.wrong("an empty tensor is coded as if it had values")
-    if kind == Values.RAW:
-        coding, length = Coding(kind, codec), size * dtype.itemsize
-    else:
-        coding, length = Coding(kind, codec, cursor.varint(), negatives, positives), cursor.varint()
-        if not 1 <= coding.nonzero <= size:
-            raise cursor.wrong(f"{coding.nonzero:,} of {size:,} elements are announced as not zero")
-    # Values that are everywhere have no positions, hence no codec.
-    if (codec == RAW) != (kind == Values.RAW or (kind == Values.BITS and coding.nonzero == size)):
-        raise cursor.wrong(f"codec {codec} cannot be used for this kind of values")
-    if codec not in (RAW, *(known.number for known in CODECS)):
-        raise cursor.wrong(f"codec {codec} is unknown: the file was written by a newer version")
-    if not fits(kind, dtype) or length < table_bytes(kind, dtype, negatives, positives):
-        raise cursor.wrong(f"{kind.name} values of {dtype} do not exist, or not in {length:,} bytes")
-    return Record(name, dtype, shape, coding, offset, length, int.from_bytes(cursor.take(4), "little"))
-
-
-def _take_shape(cursor: Cursor, rank: int) -> tuple[int, ...]:
-    dimensions = _RANKS[rank] if rank < len(_RANKS) else cursor.varint()
-    if dimensions > _MOST_DIMENSIONS or (rank == len(_RANKS) and dimensions in _RANKS):
-        raise cursor.wrong(f"{dimensions:,} dimensions are too many, or written the long way")
-    shape = tuple(cursor.varint() for _ in range(dimensions))
-    if math.prod(max(dimension, 1) for dimension in shape) > _MOST_ELEMENTS:
-        raise cursor.wrong(f"a tensor of shape {shape} is larger than any")
-    return shape

@@ -97,7 +97,7 @@ def _warn_of_negative_zeros(name: str, tensor: Tensor) -> None:
     has_signs = tensor.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
     if has_signs and tensor.layout == torch.strided and not tensor.is_meta:
         count = int(torch.count_nonzero((tensor == 0) & tensor.signbit()))
-        if count > tensor.numel() / 100:
+        if count >= max(100, tensor.numel() / 100):
             warnings.warn(
                 f'"{name}" holds {count:,} negative zeros, which are stored like weights: add 0.0 to it to lose them',
                 stacklevel=3,

@@ -93,15 +93,13 @@ def find_levels(bits: Array, dtype: torch.dtype, shape: tuple[int, ...]) -> Iter
         return
     else:
         return
-    distinct = _distinct(keys)
-    if distinct is None:
+    distinct, ranks = _distinct(keys)
+    if len(distinct) >= MOST_LEVELS:
         return
     negatives = int(np.searchsorted(distinct, 0))
     positives = len(distinct) - negatives
-    ranks = np.searchsorted(distinct, keys)
     codebook = _bits_of_keys(distinct, bits.dtype)
     values = _to_float64(codebook, dtype)
-    matrix: Matrix | None = None
     if np.isfinite(values).all():
         matrix = _scatter(places, ranks - negatives + (ranks >= negatives), bits.size, shape)
         kind, table = _smallest_codebook(codebook, values, dtype)
@@ -110,8 +108,7 @@ def find_levels(bits: Array, dtype: torch.dtype, shape: tuple[int, ...]) -> Iter
         if found is not None:
             kind, step, multiples = found
             lowest, highest = max(-int(multiples.min()), 0), max(int(multiples.max()), 0)
-            matrix = _scatter(places, multiples[ranks], bits.size, shape)
-            yield Levels(matrix, kind, step, lowest, highest)
+            yield Levels(_scatter(places, multiples[ranks], bits.size, shape), kind, step, lowest, highest)
 
 
 def check_table(table: bytes, kind: Values, dtype: torch.dtype, negatives: int, positives: int) -> Array:
@@ -171,13 +168,15 @@ def _bits_of_keys(keys: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> Array:
     return np.where(keys < 0, magnitude | dtype.type(sign), magnitude).astype(dtype)
 
 
-def _distinct(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
-    """Return the distinct keys in order, or None when they are too many."""
+def _distinct(keys: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the distinct keys in order, and where among them each key is."""
     # A quantised tensor shows all of its few values in a sample, and sorting is what takes time.
     sample = np.unique(keys[:: max(len(keys) // 4096, 1)])
     nearest = np.minimum(np.searchsorted(sample, keys), len(sample) - 1)
-    distinct = sample if (sample[nearest] == keys).all() else np.unique(keys)
-    return distinct if len(distinct) < MOST_LEVELS else None
+    if (sample[nearest] == keys).all():
+        return sample, nearest
+    distinct, ranks = np.unique(keys, return_inverse=True)
+    return distinct, ranks.reshape(-1)
 
 
 def _scatter(places: Array, levels: Array, size: int, shape: tuple[int, ...]) -> Matrix:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from secateur.encode.bounds import Bounds, FormatError, Matrix
-from secateur.encode.codecs import RAW, Codec, by_number, smallest
+from secateur.encode.codecs import CODECS, RAW, Codec, by_number, smallest
 from secateur.encode.levels import (
     Array,
     Levels,
@@ -27,6 +27,7 @@ from secateur.encode.varint import Cursor, put_varint
 
 # A byte plane whose entropy is above this share of its bits is stored as it is: no codec would gain anything.
 _INCOMPRESSIBLE = 0.99
+_CHUNK = 1 << 18  # elements worked on at a time
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def encode_tensor(tensor: Tensor, codecs: tuple[Codec, ...]) -> tuple[Coding, by
     nonzero = int(np.count_nonzero(bits))
     if not nonzero:
         return ZEROS, b""
-    found = [(Coding(Values.RAW), bits.tobytes())]
+    found: list[tuple[Coding, bytes]] = []
     if codecs and bits.size == math.prod(shape):
         distinct = 0
         for levels in find_levels(bits, dtype, shape):
@@ -61,7 +62,10 @@ def encode_tensor(tensor: Tensor, codecs: tuple[Codec, ...]) -> tuple[Coding, by
             found.append(_code_levels(levels, nonzero, codecs))
         if distinct == 0 or 4 * distinct > nonzero:  # no levels, or the codebook is a good part of the whole
             found.append(_code_bits(bits, nonzero, shape, codecs))
-    return min(found, key=lambda entry: len(entry[1]))
+    best = min(found, key=lambda entry: len(entry[1]), default=None)
+    if best is None or bits.nbytes <= len(best[1]):
+        return Coding(Values.RAW), bits.tobytes()
+    return best
 
 
 def decode_tensor(stream: memoryview, coding: Coding, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
@@ -76,7 +80,17 @@ def decode_tensor(stream: memoryview, coding: Coding, dtype: torch.dtype, shape:
     size = table_bytes(coding.kind, dtype, coding.negatives, coding.positives)
     table = check_table(bytes(cursor.take(size)), coding.kind, dtype, coding.negatives, coding.positives)
     matrix = _decode_levels(cursor.take(cursor.left), size, coding.codec, coding.bounds(shape))
-    return from_bits(table.take(matrix.reshape(-1)), dtype, shape)
+    return from_bits(_look_up(table, matrix), dtype, shape)
+
+
+def _look_up(table: Array, matrix: Matrix) -> Array:
+    """Replace levels by their values, in place where they are as wide: memory that was never used costs most of all."""
+    levels = matrix.reshape(-1)
+    in_place = table.itemsize == levels.itemsize and levels.flags.writeable
+    values = levels.view(table.dtype) if in_place else np.empty(len(levels), table.dtype)
+    for start in range(0, len(levels), _CHUNK):
+        values[start : start + _CHUNK] = table.take(levels[start : start + _CHUNK])
+    return values
 
 
 def _code_levels(levels: Levels, nonzero: int, codecs: tuple[Codec, ...]) -> tuple[Coding, bytes]:
@@ -102,10 +116,10 @@ def _code_bits(bits: Array, nonzero: int, shape: tuple[int, ...], codecs: tuple[
         put_varint(out, len(stream))
         out += stream
     values = bits[bits != 0]
-    # Statistics of bytes have no neighbours to look at, so the slow codec has nothing to add.
-    codecs = tuple(codec for codec in codecs if codec.name != "context") or codecs
+    # One row of bytes has no neighbours above: the slow codec has nothing to add, not even where it was asked for.
+    quick = [codec for codec in codecs if codec.name != "context"] or [c for c in CODECS if c.name != "context"]
     for plane in reversed(values.view("u1").reshape(nonzero, -1).T):
-        _put_plane(out, plane, codecs)
+        _put_plane(out, plane, tuple(quick))
     return Coding(Values.BITS, codec, nonzero, 0, 1), bytes(out)
 
 

@@ -1,0 +1,244 @@
+"""The records of a .cut header, one per tensor: what it is called, what it is, how it is coded, where it lies."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from secateur import models
+from secateur.encode.bounds import MOST_LEVELS, FormatError
+from secateur.encode.codecs import CODECS, RAW, by_number
+from secateur.encode.levels import Values, fits, table_bytes
+from secateur.encode.tensors import ZEROS, Coding
+from secateur.encode.varint import Cursor, put_pair, put_varint
+
+Layout: TypeAlias = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
+
+LONGEST_NAME = 512  # bytes
+DTYPES: tuple[torch.dtype, ...] = (
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float64,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+    torch.complex64,
+    torch.complex128,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+)
+_ENDINGS = ("", ".weight", ".bias", ".running_mean", ".running_var", ".num_batches_tracked")
+_RANKS = (1, 2, 4)  # two bits name these; the third pattern says that the rank follows
+_MOST_TENSORS, _MOST_DIMENSIONS, _MOST_ELEMENTS = 1 << 16, 32, 1 << 48
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a file says about one tensor, and where its stream lies."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    coding: Coding
+    offset: int
+    length: int
+    checksum: int
+    alias_of: str | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def codec(self) -> str:
+        """The name of the codec."""
+        return "raw" if self.coding.codec == RAW else by_number(self.coding.codec).name
+
+
+@lru_cache
+def layout_of(network: str) -> Layout | None:
+    """Return names, dtypes and shapes of a network of ours, which are part of the format; None if it is not one."""
+    if network not in models.MODELS:
+        return None
+    with torch.device("meta"):
+        state = models.MODELS[network]().state_dict()
+    return tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items())
+
+
+def require_storable(name: str, tensor: Tensor) -> None:
+    """Refuse what no record can describe."""
+    if not name or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
+        raise ValueError(f"a tensor's name must be printable, of 1 to {LONGEST_NAME} bytes, got {name[:60]!r}")
+    if tensor.dtype not in DTYPES or tensor.layout != torch.strided or tensor.is_quantized:
+        kind = f"{tensor.layout} tensor of {tensor.dtype}"
+        raise ValueError(f'"{name}" is a {kind}, which a file cannot hold: make it a plain float or integer tensor')
+    if tensor.is_meta:
+        raise ValueError(f'"{name}" lies on the meta device and has no values: load or initialise the model first')
+
+
+class RecordWriter:
+    """Appends records to a header; with the layout of a network they need no names, dtypes and shapes."""
+
+    def __init__(self, head: bytearray, layout: Layout | None, count: int) -> None:
+        if count > _MOST_TENSORS:
+            raise ValueError(f"a file holds at most {_MOST_TENSORS:,} tensors, got {count:,}")
+        self._head, self._layout, self._stem = head, layout, b""
+        if layout is None:
+            put_varint(head, count)
+
+    def put_alias(self, name: str, index: int) -> None:
+        """Append a tensor that is the same as an earlier one."""
+        self._put_start(name, 0, RAW, Values.ALIAS, 0)
+        put_varint(self._head, index)
+
+    def put(self, name: str, dtype: torch.dtype, shape: tuple[int, ...], coding: Coding, stream: bytes) -> None:
+        """Append a tensor with a stream."""
+        head = self._head
+        rank = _RANKS.index(len(shape)) if len(shape) in _RANKS else len(_RANKS)
+        self._put_start(name, DTYPES.index(dtype), coding.codec, coding.kind, rank)
+        if self._layout is None:
+            if rank == len(_RANKS):
+                put_varint(head, len(shape))
+            for dimension in shape:
+                put_varint(head, dimension)
+        if coding.kind not in (Values.RAW, Values.BITS):
+            put_pair(head, coding.negatives, coding.positives)
+        if coding == ZEROS:
+            return
+        if coding.kind != Values.RAW:
+            put_varint(head, coding.nonzero)
+            put_varint(head, len(stream))
+        head += zlib.crc32(stream).to_bytes(4, "little")
+
+    def _put_start(self, name: str, dtype: int, codec: int, kind: Values, rank: int) -> None:
+        if self._layout is not None:
+            self._head.append(kind | codec << 4)
+            return
+        ending = max(number for number, end in enumerate(_ENDINGS) if name.endswith(end) and len(name) > len(end))
+        stem = name.removesuffix(_ENDINGS[ending]).encode()
+        shared = next((i for i, (a, b) in enumerate(zip(stem, self._stem, strict=False)) if a != b), None)
+        shared = min(len(stem), len(self._stem)) if shared is None else shared
+        self._head += bytes([dtype | codec << 4, kind | ending << 3 | rank << 6])
+        put_pair(self._head, shared, len(stem) - shared)
+        self._head += stem[shared:]
+        self._stem = stem
+
+
+def take_records(cursor: Cursor, layout: Layout | None, offset: int, end: int, max_bytes: int) -> tuple[Record, ...]:
+    """Read all records; their streams must fill the file from `offset` to its end."""
+    count = cursor.varint() if layout is None else len(layout)
+    if count > _MOST_TENSORS:
+        raise cursor.wrong(f"{count:,} tensors are announced, {_MOST_TENSORS:,} are allowed")
+    records: dict[str, Record] = {}
+    stem, budget = b"", max_bytes
+    for index in range(count):
+        if layout is None:
+            first, second = cursor.byte(), cursor.byte()
+            stem, name = _take_name(cursor, stem, second >> 3 & 7)
+        else:
+            first = second = cursor.byte()
+            name = layout[index][0]
+        if name in records:
+            raise cursor.wrong(f'there are two tensors "{name}"')
+        try:
+            kind, codec = Values(second & 7), first >> 4
+            if layout is not None and first & 8:
+                raise cursor.wrong("a bit that has no meaning is set")
+            if kind == Values.ALIAS:
+                if codec or (layout is None and (first or second >> 6)):
+                    raise cursor.wrong("a tied tensor has a dtype, a codec or a rank of its own")
+                records[name] = _take_alias(cursor, name, list(records.values()))
+                continue
+            dtype, shape = _take_type(cursor, first & 15, second >> 6) if layout is None else layout[index][1:]
+            record = _take_record(cursor, name, dtype, shape, kind, codec, offset)
+            budget -= record.size * max(record.dtype.itemsize, 4)
+            if budget < 0:
+                raise cursor.wrong(f"the file needs more memory than max_bytes = {max_bytes:,} allows")
+            offset += record.length
+            if offset > end:
+                raise cursor.wrong(f"its stream ends at byte {offset:,}, the file at {end:,}")
+        except FormatError as error:
+            raise FormatError(error.message, offset=error.offset, tensor=name) from error
+        records[name] = record
+    if offset != end:
+        raise FormatError(f"{end - offset:,} bytes behind the last stream belong to nothing", offset=offset)
+    return tuple(records.values())
+
+
+def _take_name(cursor: Cursor, before: bytes, ending: int) -> tuple[bytes, str]:
+    shared, length = cursor.pair()
+    if shared > len(before) or shared + length > LONGEST_NAME:
+        raise cursor.wrong(f"a name shares {shared:,} bytes with one of {len(before):,}, or is too long")
+    if ending >= len(_ENDINGS):
+        raise cursor.wrong(f"ending {ending} of a name is unknown")
+    stem = before[:shared] + bytes(cursor.take(length))
+    try:
+        name = stem.decode() + _ENDINGS[ending]
+    except UnicodeDecodeError:
+        raise cursor.wrong("a name is not UTF-8") from None
+    if not stem or not name.isprintable():
+        raise cursor.wrong("a name is empty or unprintable")
+    return stem, name
+
+
+def _take_alias(cursor: Cursor, name: str, records: list[Record]) -> Record:
+    index = cursor.varint()
+    if index >= len(records) or records[index].alias_of is not None:
+        raise cursor.wrong("it is tied to a tensor that is not there")
+    return replace(records[index], name=name, alias_of=records[index].name)
+
+
+def _take_type(cursor: Cursor, number: int, rank: int) -> tuple[torch.dtype, tuple[int, ...]]:
+    if number >= len(DTYPES):
+        raise cursor.wrong(f"dtype {number} is unknown: the file was written by a newer version")
+    return DTYPES[number], _take_shape(cursor, rank)
+
+
+def _take_record(
+    cursor: Cursor, name: str, dtype: torch.dtype, shape: tuple[int, ...], kind: Values, codec: int, offset: int
+) -> Record:
+    size = math.prod(shape)
+    negatives, positives = (0, 1) if kind in (Values.RAW, Values.BITS) else cursor.pair()
+    if negatives + positives >= MOST_LEVELS:
+        raise cursor.wrong(f"{negatives:,} + {positives:,} levels beside zero are more than {MOST_LEVELS - 1:,}")
+    if negatives + positives == 0:
+        if (kind, codec) != (ZEROS.kind, ZEROS.codec):
+            raise cursor.wrong("a tensor without levels is coded as if it had some")
+        return Record(name, dtype, shape, ZEROS, offset, 0, 0)
+    if size == 0:
+        raise cursor.wrong("an empty tensor is coded as if it had values")
+    if kind == Values.RAW:
+        coding, length = Coding(kind, codec), size * dtype.itemsize
+    else:
+        coding, length = Coding(kind, codec, cursor.varint(), negatives, positives), cursor.varint()
+        if not 1 <= coding.nonzero <= size:
+            raise cursor.wrong(f"{coding.nonzero:,} of {size:,} elements are announced as not zero")
+    # Values that are everywhere have no positions, hence no codec.
+    if (codec == RAW) != (kind == Values.RAW or (kind == Values.BITS and coding.nonzero == size)):
+        raise cursor.wrong(f"codec {codec} cannot be used for this kind of values")
+    if codec not in (RAW, *(known.number for known in CODECS)):
+        raise cursor.wrong(f"codec {codec} is unknown: the file was written by a newer version")
+    if not fits(kind, dtype) or length < table_bytes(kind, dtype, negatives, positives):
+        raise cursor.wrong(f"{kind.name} values of {dtype} do not exist, or not in {length:,} bytes")
+    return Record(name, dtype, shape, coding, offset, length, int.from_bytes(cursor.take(4), "little"))
+
+
+def _take_shape(cursor: Cursor, rank: int) -> tuple[int, ...]:
+    dimensions = _RANKS[rank] if rank < len(_RANKS) else cursor.varint()
+    if dimensions > _MOST_DIMENSIONS or (rank == len(_RANKS) and dimensions in _RANKS):
+        raise cursor.wrong(f"{dimensions:,} dimensions are too many, or written the long way")
+    shape = tuple(cursor.varint() for _ in range(dimensions))
+    if math.prod(max(dimension, 1) for dimension in shape) > _MOST_ELEMENTS:
+        raise cursor.wrong(f"a tensor of shape {shape} is larger than any")
+    return shape
