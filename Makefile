@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: run test lint bench readme clean
 
 run: $(INSTALLED)
-	$(BIN)/secateur prune lenet-300-100 --data mnist --preset quick --resume
+	$(BIN)/secateur compress lenet-300-100 --data mnist --preset quick --resume
 	$(BIN)/secateur evaluate
 
 test: lint

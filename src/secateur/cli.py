@@ -19,6 +19,8 @@ import tyro
 from rich.console import Console
 from typing_extensions import Doc
 
+from secateur.experiments.compress import Compression
+from secateur.experiments.job import Job
 from secateur.nearest import require_one_of
 from secateur.sibling import SiblingConfig, targets
 from secateur.train.loop import TrainConfig, is_main_process
@@ -49,6 +51,26 @@ class Prune:
     json: Annotated[bool, Doc("print the result as JSON and nothing else")] = False
     sibling: SiblingConfig = field(default_factory=SiblingConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compress:
+    """Prune a network, quantise what is left and write it as one small file: the whole pipeline."""
+
+    network: Annotated[tyro.conf.Positional[str], _named("NETWORK"), Doc("lenet-300-100 or lenet-5")]
+    data: Annotated[str, Doc("mnist, fashion-mnist, cifar10, or digits (needs no download)")] = "mnist"
+    preset: Annotated[
+        str, Doc("settings that the other flags then change: paper, quick, accurate, best or best-augmented")
+    ] = "paper"
+    seed: Annotated[int, Doc("of the weights, the order of images and everything else random")] = 0
+    threads: Annotated[int | None, Doc("CPU threads; a seed and a thread count determine every bit")] = None
+    runs: Annotated[Path, Doc("where runs are kept")] = Path("runs")
+    data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
+    resume: Annotated[bool, Doc("go on with an unfinished run")] = False
+    json: Annotated[bool, Doc("print the result as JSON and nothing else")] = False
+    sibling: SiblingConfig = field(default_factory=SiblingConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    compression: Compression = field(default_factory=Compression)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,32 +195,13 @@ class _UsageError(Exception):
 
 
 def _prune(words: list[str]) -> int:
-    from secateur import models
     from secateur.experiments.job import run
-    from secateur.experiments.presets import preset
-    from secateur.report.terminal import Watcher, print_run, summary_table
+    from secateur.report.terminal import Watcher, print_run
 
-    chosen = _parse(Prune, words)
-    with _Usage():
-        _require_known(chosen.network, chosen.data)
-        _require_at_least(0, seed=chosen.seed)
-        _require_at_least(1, threads=chosen.threads)
-        start = preset(chosen.preset, chosen.network)
-        default = replace(chosen, sibling=start.sibling, train=start.train)
-    chosen = _parse(Prune, words, default=default)
-    if chosen.threads is not None:
-        torch.set_num_threads(chosen.threads)
-    job = replace(
-        start,
-        data=chosen.data,
-        seed=chosen.seed,
-        method="dense" if chosen.dense else "prune",
-        sibling=chosen.sibling,
-        train=chosen.train,
-    )
-    console = Console(stderr=chosen.json)
-    if is_main_process() and not chosen.dense:
-        console.print(summary_table(targets(models.build(job.network, seed=0), job.sibling)))
+    chosen, job = _job(Prune, words)
+    if chosen.dense:
+        job = replace(job, method="dense")
+    console = _console_with_summary(chosen.json, job)
     with Watcher(console) as watcher:
         directory = run(job, chosen.runs, data_root=chosen.data_root, resume=chosen.resume, observer=watcher)
     if not is_main_process():
@@ -208,6 +211,67 @@ def _prune(words: list[str]) -> int:
     else:
         print_run(console, directory)
     return 0
+
+
+def _compress(words: list[str]) -> int:
+    from secateur.encode.codecs import choose
+    from secateur.experiments.compress import compress
+    from secateur.report.terminal import Watcher, print_file, print_run
+
+    chosen, job = _job(Compress, words)
+    with _Usage():
+        choose(chosen.compression.codec)
+        chosen.compression.rules()
+    console = _console_with_summary(chosen.json, job)
+    with Watcher(console) as watcher:
+        directory, file = compress(
+            job,
+            chosen.compression,
+            chosen.runs,
+            data_root=chosen.data_root,
+            resume=chosen.resume,
+            observer=watcher,
+        )
+    if chosen.json:
+        print(json.dumps(file.read(file.file_record)))
+    else:
+        print_run(console, directory)
+        print_file(console, file)
+    return 0
+
+
+Training = TypeVar("Training", Prune, Compress)
+
+
+def _job(command: type[Training], words: list[str]) -> tuple[Training, Job]:
+    """Parse a command that trains: its preset first, then every flag on top of it."""
+    from secateur.experiments.presets import compression_preset, preset
+
+    chosen = _parse(command, words)
+    with _Usage():
+        _require_known(chosen.network, chosen.data)
+        _require_at_least(0, seed=chosen.seed)
+        _require_at_least(1, threads=chosen.threads)
+        start = preset(chosen.preset, chosen.network)
+        settings: dict[str, Any] = {"sibling": start.sibling, "train": start.train}
+        if command is Compress:
+            settings["compression"] = compression_preset(chosen.preset)
+    chosen = _parse(command, words, default=replace(chosen, **settings))
+    if chosen.threads is not None:
+        torch.set_num_threads(chosen.threads)
+    job = replace(start, data=chosen.data, seed=chosen.seed, sibling=chosen.sibling, train=chosen.train)
+    return chosen, job
+
+
+def _console_with_summary(quiet: bool, job: Job) -> Console:
+    """Show what will be pruned, on the terminal that will show the rest."""
+    from secateur import models
+    from secateur.report.terminal import summary_table
+
+    console = Console(stderr=quiet)
+    if is_main_process() and job.method == "prune":
+        console.print(summary_table(targets(models.build(job.network, seed=0), job.sibling)))
+    return console
 
 
 def _summary(words: list[str]) -> int:
@@ -227,17 +291,21 @@ def _summary(words: list[str]) -> int:
 
 
 def _evaluate(words: list[str]) -> int:
+    from secateur.experiments.compress import evaluate_file
     from secateur.experiments.job import evaluate
     from secateur.experiments.rundir import RunDirectory, newest_finished
-    from secateur.report.terminal import print_evaluation
+    from secateur.report.terminal import print_evaluation, print_file
 
     chosen = _parse(Evaluate, words)
     directory = newest_finished(chosen.runs) if chosen.run is None else RunDirectory(chosen.run)
     errors = evaluate(directory, data_root=chosen.data_root)
+    files = {str(file.packed): evaluate_file(file, data_root=chosen.data_root) for file in directory.compressed()}
     if chosen.json:
-        print(json.dumps({"run": str(directory.path), **errors}))
+        print(json.dumps({"run": str(directory.path), **errors, "files": files}))
     else:
         print_evaluation(Console(), directory)
+        for file in directory.compressed():
+            print_file(Console(), file)
     return 0
 
 
@@ -371,6 +439,7 @@ def _bytes(gigabytes: float) -> int:
 
 
 _COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "compress": _compress,
     "prune": _prune,
     "summary": _summary,
     "evaluate": _evaluate,
@@ -382,6 +451,7 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "sizes": _sizes,
 }
 _DESCRIBED = {
+    "compress": Compress,
     "prune": Prune,
     "summary": Summary,
     "evaluate": Evaluate,
@@ -393,6 +463,7 @@ _DESCRIBED = {
     "sizes": Sizes,
 }
 _INTERRUPTED = {
+    "compress": "interrupted; the run is kept: the same command with --resume goes on with it",
     "prune": "interrupted; the run is kept: the same command with --resume goes on with it",
     "reproduce": "interrupted; what is done is kept: the same command goes on from there",
 }

@@ -36,7 +36,7 @@ MAGIC = b"\x89CUT\r\n\x1a\n"
 VERSION = 1
 MAX_BYTES = 4 << 30
 
-_NAMED, _CLASS, _METADATA, _LAYOUT = 1, 2, 4, 8  # flags
+_NAMED, _CLASS, _METADATA, _LAYOUT, _SORTED = 1, 2, 4, 8, 16  # flags
 _LONGEST_TEXT = 1 << 20
 
 
@@ -59,14 +59,16 @@ def to_bytes(
     codec: str = "smallest",
     metadata: Mapping[str, str] | None = None,
     architecture: Architecture | None = None,
+    sorted_units: bool = False,
 ) -> bytes:
-    """Return a whole .cut file."""
+    """Return a whole .cut file; `sorted_units` notes down that hidden units are in another order than they were."""
     codecs = choose(codec)
     layout = layout_of(architecture.name) if architecture is not None and architecture.is_ours else None
     if layout != tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()):
         layout = None
     head, streams = bytearray(), []
-    flags = _put_preamble(head, dict(metadata or {}), architecture) | (_LAYOUT if layout else 0)
+    flags = _put_preamble(head, dict(metadata or {}), architecture)
+    flags |= (_LAYOUT if layout else 0) | (_SORTED if sorted_units else 0)
     writer = RecordWriter(head, layout, len(tensors))
     known: dict[tuple[object, ...], int] = {}
     for index, (name, tensor) in enumerate(tensors.items()):
@@ -107,6 +109,11 @@ class Archive:
         cursor.end()
         self.header_bytes = start
 
+    @property
+    def has_sorted_units(self) -> bool:
+        """Whether hidden units were sorted when the file was written: the function is the model's, their order not."""
+        return bool(self.flags & _SORTED)
+
     def _read_header(self) -> tuple[Cursor, int]:
         """Return a cursor over the checked header, and where the streams begin."""
         magic = self._file.read(len(MAGIC))
@@ -120,7 +127,7 @@ class Archive:
         if version != VERSION:
             raise FormatError(f"version {version} of the format is unknown: update secateur", offset=len(MAGIC))
         if (
-            self.flags >= 2 * _LAYOUT
+            self.flags >= 2 * _SORTED
             or self.flags & (_NAMED | _CLASS) == _NAMED | _CLASS
             or self.flags & (_NAMED | _LAYOUT) == _LAYOUT
         ):

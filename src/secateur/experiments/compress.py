@@ -5,6 +5,7 @@ The steps of the pipeline after the cut, each judged on validation images, so th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing_extensions import Doc
 
 from secateur import data
 from secateur.encode import load, open_archive, save
-from secateur.encode.units import with_sorted_units, without_dead_units
+from secateur.encode.units import without_dead_units
 from secateur.experiments.job import Job, load_images, load_model, run, short, versions
 from secateur.experiments.rundir import RunDirectory, RunError
 from secateur.measure import count, error_rate
@@ -36,6 +37,7 @@ class Compression:
     bias_levels: Annotated[int | None, Doc("values per bias vector (none: biases stay as they are)")] = None
     quantize_epochs: Annotated[int, Doc("passes over the training images that train the shared values")] = 5
     quantize_lr: Annotated[float, Doc("learning rate of the shared values and steps")] = 1e-3
+    lambda_rate: Annotated[float, Doc("weight of the estimated bits in the loss (uniform): what a bit may cost")] = 0.0
     sort_units: Annotated[bool, Doc("sort hidden units, which keeps the function and makes the file smaller")] = True
     codec: Annotated[str, Doc("smallest, huffman, rans, context or raw")] = "smallest"
 
@@ -48,6 +50,13 @@ class Compression:
             if getattr(self, entry.name) != entry.default
         ]
         return "-".join(["compressed", *changed])
+
+    def __post_init__(self) -> None:
+        if self.lambda_rate and self.quantizer != "uniform":
+            raise ValueError(f'lambda_rate needs quantizer="uniform": levels of "{self.quantizer}" have no gradient')
+        for name in ("lambda_rate", "quantize_lr", "quantize_epochs"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"{name} must be ≥ 0 and finite, got {getattr(self, name)}")
 
     def rules(self) -> tuple[QuantizeConfig, Mapping[str | type[nn.Module], QuantizeConfig | int | None]]:
         """Return what `quantize` needs to know, and its exceptions for convolutions."""
@@ -64,15 +73,15 @@ def compress(
     data_root: Path | None = None,
     resume: bool = False,
     observer: Observer | None = None,
-) -> RunDirectory:
-    """Prune as `job` says and write the result as a .cut file, in a directory inside of the run's; return that.
+) -> tuple[RunDirectory, RunDirectory]:
+    """Prune as `job` says and write the result as a .cut file; return the run's directory, and the file's inside of it.
 
     What is done already is not done again. Reads training files only.
     """
     pruned = run(job, root, data_root=data_root, resume=resume, observer=observer)
     directory = pruned.inside(compression.name)
     if directory.file_record.exists():
-        return directory
+        return pruned, directory
     directory.sweep()
     model, scaling = load_model(pruned.model)
     # As in the run itself: convolutions train faster with the channels of a pixel side by side.
@@ -103,13 +112,12 @@ def compress(
                 measure=lambda model: _progress(model, inputs, labels),
                 journal=directory.journal("quantize"),
                 observer=observer,
+                cost=(lambda model: compression.lambda_rate * coded_bits(model)) if compression.lambda_rate else None,
             )
         model = freeze(model, half_codebook=True)
         errors["trained"] = error_rate(model, inputs, labels)
-    if compression.sort_units:
-        model = with_sorted_units(model)
     header = {"data": job.data, "mean": repr(scaling.mean), "std": repr(scaling.std), "run": job.name}
-    size = save(model, directory.packed, codec=compression.codec, metadata=header)
+    size = save(model, directory.packed, codec=compression.codec, metadata=header, sort_units=compression.sort_units)
     errors["decoded"] = error_rate(load(directory.packed), inputs, labels)
     totals = count(model)
     directory.write(
@@ -123,10 +131,11 @@ def compress(
             "prunable": totals.prunable.weights,
             "validation": errors,
             "seconds": {"quantize": seconds},
+            "threads": torch.get_num_threads(),
             "versions": versions(),
         },
     )
-    return directory
+    return pruned, directory
 
 
 def evaluate_file(directory: RunDirectory, *, data_root: Path | None = None) -> Record:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from secateur.experiments.compress import Compression
 from secateur.experiments.job import Job
 from secateur.nearest import require_one_of
 from secateur.sibling import SiblingConfig
@@ -43,6 +44,17 @@ _PRESETS: Mapping[str, Mapping[str, tuple[SiblingConfig, TrainConfig]]] = {
     },
 }
 
+# Values and biases in as few levels as cost no validation error on the first seeds.
+_FEW = Compression(levels=8, conv_levels=16, bias_levels=15, quantize_epochs=8, quantize_lr=2e-3)
+_COMPRESSIONS: Mapping[str, Compression] = {
+    # The paper's future work: its pruning, then Deep Compression's weight sharing and coding as published.
+    "paper": Compression(codec="huffman", sort_units=False),
+    "quick": replace(_FEW, quantize_epochs=3),
+    "accurate": _FEW,
+    "best": _FEW,
+    "best-augmented": _FEW,
+}
+
 
 def preset_names() -> tuple[str, ...]:
     """Name the presets."""
@@ -59,3 +71,9 @@ def preset(name: str, network: str, **settings: Any) -> Job:
         raise ValueError(f'preset "{name}" has settings for {", ".join(known)}, not for "{network}"')
     sibling, train = known[network]
     return Job(network=network, sibling=sibling, train=train, **settings)
+
+
+def compression_preset(name: str) -> Compression:
+    """Return how a preset turns its pruned network into a file."""
+    require_one_of("preset", name, _COMPRESSIONS)
+    return _COMPRESSIONS[name]

@@ -51,6 +51,10 @@ class RunDirectory:
         """Return a directory inside of this one, for what is made out of the run."""
         return RunDirectory(self.path / name)
 
+    def compressed(self) -> list[RunDirectory]:
+        """Return the directories inside of this one that hold a finished file."""
+        return [RunDirectory(path.parent) for path in sorted(self.path.glob(f"*/{self.file_record.name}"))]
+
     def journal(self, stage: str) -> Journal:
         """Where a phase, or a stage of a method with more of them, keeps its checkpoint and its log."""
         return Journal(checkpoint=self.path / f"{stage}.checkpoint.safetensors", log=self.path / f"{stage}.jsonl")

@@ -134,6 +134,24 @@ def print_run(console: Console, directory: RunDirectory) -> None:
         _say(console, f"Next: secateur evaluate {directory.path}")
 
 
+def print_file(console: Console, directory: RunDirectory) -> None:
+    """Show the file that a run was compressed to, and what each step on the way has cost."""
+    record = directory.read(directory.file_record)
+    words = {
+        "pruned": "pruned",
+        "quantized": "quantised",
+        "trained": "its values trained",
+        "decoded": "read back from the file",
+    }
+    steps = [f"{words[step]} {error:.2f} %" for step, error in record["validation"].items()]
+    _say(console, "Error on validation images: " + "; ".join(steps))
+    ratio = record["fp32_bytes"] / record["bytes"]
+    _say(console, f"File {directory.packed}, {record['bytes']:,} bytes: {ratio:,.0f} times smaller than 32-bit floats")
+    if directory.test.exists():
+        test = directory.read(directory.test)
+        _say(console, f"Error on {test['test_images']:,} test images: {test['error']['decoded']:.2f} %")
+
+
 def print_evaluation(console: Console, directory: RunDirectory) -> None:
     """Show how a finished run did, without the table that was printed at its end."""
     result, test = directory.read(directory.result), directory.read(directory.test)

@@ -131,10 +131,12 @@ def fit(
     measure: Callable[[nn.Module], Record],
     journal: Journal,
     observer: Observer | None = None,
+    cost: Callable[[nn.Module], Tensor] | None = None,
 ) -> float:
     """Train `model` in place through one phase, from its last checkpoint if there is one; return the seconds spent.
 
-    `measure` is asked once per epoch, on the model as it then is, and its answer goes into the log.
+    `measure` is asked once per epoch, on the model as it then is, and its answer goes into the log. `cost` is added to
+    the loss of every step, as a rate term is.
     """
     try:
         from accelerate import Accelerator  # the train extra; heavy, so not before it is needed
@@ -177,6 +179,8 @@ def fit(
                     loss = functional.cross_entropy(prepared(inputs), labels)
                 if has_thresholds:
                     loss = loss + penalty(model, config.lambda_t)
+                if cost is not None:
+                    loss = loss + cost(model)
                 losses += loss.detach().cpu() / (steps * config.accumulate)
                 accelerator.backward(loss / config.accumulate)
             if config.clip_norm is not None:
