@@ -134,8 +134,9 @@ def rival_table(results: Path, networks: tuple[str, ...]) -> Grid:
         if RIVAL in by_name and "secateur paper" in by_name:
             notes.append(_verdict(by_name[RIVAL], by_name["secateur paper"]))
     note = (
-        "Run here: mean ± standard deviation over seeds, on test images; differences to the dense network are paired "
-        "by seed, ± standard error. Han et al.'s rounds have the data, optimizer, batch and decay of the paper preset. "
+        "Run here: mean ± standard deviation over seeds, on test images; differences are to each method's own dense "
+        "network (Han et al.'s: the shorter training that its rounds start from), paired by seed, ± standard error. "
+        "Han et al.'s rounds have the data, optimizer, batch and decay of the paper preset. "
         "Steps are gradient steps until the network is there, minutes likewise, one thread of a busy machine; in "
         "brackets all that the first seed took, where Han et al.'s quality parameter and the paper's epochs were "
         "chosen on validation images (no such search is published for other presets). "
