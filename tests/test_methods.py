@@ -224,8 +224,6 @@ def test_rounds_adjust_dropout():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_trains_first_and_returns_a_plain_network_of_the_same_class(name):
-    if name == "deep-compression":
-        pytest.importorskip("secateur.quantize")
     model, phases = small_network(), []
     kind, keys = type(model), list(model.state_dict())
     finished = carry_out(METHODS[name](), model, lambda stage: phases.append(stage.phase))
@@ -404,8 +402,6 @@ def test_a_seed_is_published_with_the_error_after_every_stage(digits, tmp_path, 
 
 
 def test_sharing_and_coding_go_on_from_a_published_seed(digits, tmp_path, monkeypatch):
-    for module in ("secateur.quantize", "secateur.encode"):
-        pytest.importorskip(module)
     monkeypatch.setattr(rival, "_TOLERATED", 100.0)
     rival.search_quality("lenet-300-100", **places(tmp_path))
     (path,) = run_missing([("han2015", digits)], workers=1, **places(tmp_path))

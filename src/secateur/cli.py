@@ -101,7 +101,7 @@ class Reproduce:
     what: Annotated[
         tyro.conf.Positional[str],
         _named("TABLE"),
-        Doc("table1, table2, sensitivity, rival (Han et al. 2015), or search: how the epochs were chosen"),
+        Doc("table1, table2, files, sensitivity, rival (Deep Compression), or search: how the epochs were chosen"),
     ]
     networks: Annotated[tuple[str, ...], Doc("which rows")] = ("lenet-300-100", "lenet-5")
     preset: Annotated[str, Doc("the settings to run")] = "paper"
@@ -312,12 +312,12 @@ def _evaluate(words: list[str]) -> int:
 def _reproduce(words: list[str]) -> int:
     from secateur.experiments import rival
     from secateur.experiments.presets import preset, preset_names
-    from secateur.experiments.reproduce import jobs, run_missing, search_epochs, sensitivity_jobs
-    from secateur.report.tables import rival_table, sensitivity_table, stages_table, table1, table2
+    from secateur.experiments.reproduce import jobs, result_path, run_missing, search_epochs, sensitivity_jobs
+    from secateur.report.tables import file_table, rival_table, sensitivity_table, stages_table, table1, table2
 
     chosen = _parse(Reproduce, words)
     with _Usage():
-        require_one_of("table", chosen.what, ("table1", "table2", "sensitivity", "rival", "search"))
+        require_one_of("table", chosen.what, ("table1", "table2", "files", "sensitivity", "rival", "search"))
         _require_at_least(0, seeds=chosen.seeds)
         _require_at_least(1, workers=chosen.workers)
         for network in chosen.networks:
@@ -332,6 +332,7 @@ def _reproduce(words: list[str]) -> int:
                 (chosen.preset, job)
                 for network in chosen.networks
                 for job in jobs(chosen.preset, network, range(chosen.seeds))
+                if chosen.what != "files" or job.method == "prune"
             ]
     console = Console(stderr=chosen.json)
     places: dict[str, Any] = {"results": chosen.results, "runs": chosen.runs, "data_root": chosen.data_root}
@@ -342,11 +343,18 @@ def _reproduce(words: list[str]) -> int:
     if chosen.what == "rival" and wanted:
         for network in chosen.networks:
             rival.search_quality(network, **places)
-    finished = run_missing(wanted, workers=chosen.workers, **places)
+    finished = run_missing(wanted, workers=chosen.workers, as_files=chosen.what == "files", **places)
     for path in finished:
         console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+    if chosen.what == "rival":
+        for name, job in wanted:
+            rival.add_sharing_and_coding(
+                result_path(chosen.results, name, job), runs=chosen.runs, data_root=chosen.data_root
+            )
     if chosen.what == "table1":
         grids = [table1(chosen.results, preset_names(), chosen.networks)]
+    elif chosen.what == "files":
+        grids = [file_table(chosen.results, preset_names(), chosen.networks)]
     elif chosen.what == "rival":
         grids = [table(chosen.results, chosen.networks) for table in (rival_table, stages_table)]
     elif chosen.what == "table2":

@@ -18,8 +18,9 @@ import torch
 from secateur import models
 from secateur.atomic import write_atomically
 from secateur.experiments import rival
+from secateur.experiments.compress import compress, evaluate_file
 from secateur.experiments.job import Job, evaluate, run, validation_by_cutoff
-from secateur.experiments.presets import preset
+from secateur.experiments.presets import compression_preset, preset
 from secateur.measure import count
 from secateur.train.loop import read_log
 
@@ -68,21 +69,36 @@ def jobs(preset_name: str, network: str, seeds: Iterable[int]) -> list[Job]:
     return pruned + [replace(first, seed=seed, method="dense", train=dense) for seed in listed]
 
 
+def file_path(results: Path, preset_name: str, job: Job) -> Path:
+    """Where the file that one seed was compressed to is published: its size and error, not the file itself."""
+    return results / job.network / preset_name / f"file-seed{job.seed:02d}.json"
+
+
 def run_missing(
-    wanted: Iterable[tuple[str, Job]], *, results: Path, runs: Path, workers: int, data_root: Path | None
+    wanted: Iterable[tuple[str, Job]],
+    *,
+    results: Path,
+    runs: Path,
+    workers: int,
+    data_root: Path | None,
+    as_files: bool = False,
 ) -> Iterable[Path]:
-    """Run jobs whose result is not published yet, one thread each, and yield each new result's path."""
-    missing = [(name, job) for name, job in wanted if not result_path(results, name, job).exists()]
+    """Run jobs whose result is not published yet, one thread each, and yield each new result's path.
+
+    With `as_files` they are compressed as their preset says, and the file is what is published.
+    """
+    place, work = (file_path, _compress_and_publish) if as_files else (result_path, _run_and_publish)
+    missing = [(name, job) for name, job in wanted if not place(results, name, job).exists()]
     if workers == 1:
         for name, job in missing:
-            yield _run_and_publish(name, job, results, runs, data_root)
+            yield work(name, job, results, runs, data_root)
         return
     # The workers leave Ctrl-C to us, and we end them: a run stands being killed at any moment.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
     others = set(active_children())
     failures = []
     try:
-        futures = [pool.submit(_run_and_publish, name, job, results, runs, data_root) for name, job in missing]
+        futures = [pool.submit(work, name, job, results, runs, data_root) for name, job in missing]
         for future in as_completed(futures):
             failure = future.exception()
             if failure is None:
@@ -120,6 +136,51 @@ def _run_and_publish(name: str, job: Job, results: Path, runs: Path, data_root: 
     path = result_path(results, name, job)
     write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
     return path
+
+
+def _compress_and_publish(name: str, job: Job, results: Path, runs: Path, data_root: Path | None) -> Path:
+    torch.set_num_threads(1)
+    _, file = compress(job, compression_preset(name), runs, data_root=data_root, resume=True)
+    path = file_path(results, name, job)
+    content = {**file.read(file.file_record), "test": evaluate_file(file, data_root=data_root)}
+    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    return path
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """The files that one preset's seeds were compressed to."""
+
+    network: str
+    preset: str
+    seeds: int
+    codec: str
+    kept: tuple[float, float]
+    error_pruned: tuple[float, float]
+    error: tuple[float, float]
+    size_bytes: tuple[float, float]
+    ratio: float
+
+
+def summarize_files(results: Path, preset_name: str, network: str) -> FileRow | None:
+    """Sum up the files of a preset, or return None if none is published. Both errors are on test images."""
+    paths = sorted((results / network / preset_name).glob("file-seed*.json"))
+    files = [json.loads(path.read_text()) for path in paths]
+    if not files:
+        return None
+    pruned = read_results(results, preset_name, network)["prune"]
+    of_seeds = [pruned[file["job"]["seed"]] for file in files if file["job"]["seed"] in pruned]
+    return FileRow(
+        network=network,
+        preset=preset_name,
+        seeds=len(files),
+        codec=files[0]["compression"]["codec"],
+        kept=mean_std(file["kept"] for file in files),
+        error_pruned=mean_std(map(_error, of_seeds)) if of_seeds else (math.nan, math.nan),
+        error=mean_std(file["test"]["error"]["decoded"] for file in files),
+        size_bytes=mean_std(file["bytes"] for file in files),
+        ratio=statistics.fmean(file["fp32_bytes"] / file["bytes"] for file in files),
+    )
 
 
 # How the paper's number of epochs was chosen: one long run, judged on validation images.
@@ -160,9 +221,10 @@ def search_epochs(network: str, *, results: Path, runs: Path, data_root: Path | 
 def read_results(results: Path, preset_name: str, network: str) -> dict[str, dict[int, Result]]:
     """Return what is published, by method and seed."""
     found: dict[str, dict[int, Result]] = {"prune": {}, "dense": {}, "han2015": {}}
-    for path in sorted((results / network / preset_name).glob("*-seed*.json")):
-        content = json.loads(path.read_text())
-        found[content["job"]["method"]][content["job"]["seed"]] = content
+    for method, by_seed in found.items():
+        for path in sorted((results / network / preset_name).glob(f"{method}*-seed*.json")):
+            content = json.loads(path.read_text())
+            by_seed[content["job"]["seed"]] = content
     return found
 
 

@@ -10,6 +10,7 @@ from secateur.experiments.presets import preset_names
 from secateur.experiments.standings import after_each_stage
 from secateur.report.tables import (
     Grid,
+    file_table,
     rival_table,
     sensitivity_table,
     stages_table,
@@ -27,7 +28,8 @@ def results_section(results: Path) -> str:
     grids: list[Grid] = [table1(results, preset_names(), _NETWORKS), table2(results, "paper", _NETWORKS)]
     met = tuple(network for network in _NETWORKS if after_each_stage(results, network))
     grids += [table(results, met) for table in (rival_table, stages_table) if met]
-    others = [*(sensitivity_table(results, network) for network in _NETWORKS), step_table(results)]
+    others = [file_table(results, preset_names(), _NETWORKS)]
+    others += [*(sensitivity_table(results, network) for network in _NETWORKS), step_table(results)]
     grids += [grid for grid in others if grid.rows]
     return "\n\n".join(f"**{grid.title}**\n\n{grid.as_markdown()}" for grid in grids)
 

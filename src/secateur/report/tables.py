@@ -19,6 +19,7 @@ from secateur.experiments.reproduce import (
     layer_sizes,
     sensitivity,
     summarize,
+    summarize_files,
 )
 from secateur.experiments.standings import RIVAL, STAGES, Standing, after_each_stage, standings
 
@@ -82,6 +83,45 @@ def _ours(row: Row) -> tuple[str, ...]:
         _spread(row.ratio, 1, "×"),
         _spread((row.seconds[0] / 60, row.seconds[1] / 60), 1),
     )
+
+
+# As published: Han et al. 2016 (arXiv 1510.00149, table 1), and the smallest that we know of: Oktay et al. 2019
+# (arXiv 1906.06624) for LeNet-300-100, Havasi et al. 2018 (arXiv 1810.00440) for LeNet-5.
+_PUBLISHED_FILES = {
+    "lenet-300-100": (
+        ("Deep Compression, published", "1.58", "27 kB", "40×"),
+        ("best published", "1.9", "8.6 kB", "124×"),
+    ),
+    "lenet-5": (("Deep Compression, published", "0.74", "44 kB", "39×"), ("best published", "1", "1.5 kB", "1110×")),
+}
+
+
+def file_table(results: Path, presets: tuple[str, ...], networks: tuple[str, ...]) -> Grid:
+    """Say how small the whole file is, and what it costs in error."""
+    header = ("network", "seeds", "weights kept", "error pruned %", "error of the file %", "file", "ratio")
+    rows: list[tuple[str, ...]] = []
+    for network in networks:
+        ours = [row for row in (summarize_files(results, preset, network) for preset in presets) if row]
+        if ours:
+            for who, error, size, ratio in _PUBLISHED_FILES[network]:
+                rows.append((f"{network}, {who}", "–", "–", "–", error, size, ratio))
+        for row in ours:
+            rows.append(
+                (
+                    f"{row.network}, secateur {row.preset}{', huffman' if row.codec == 'huffman' else ''}",
+                    str(row.seeds),
+                    _spread(row.kept, 0),
+                    _spread(row.error_pruned, 2),
+                    _spread(row.error, 2),
+                    _spread((row.size_bytes[0] / 1000, row.size_bytes[1] / 1000), 2, " kB"),
+                    f"{row.ratio:,.0f}×",
+                )
+            )
+    note = (
+        "Ours: whole .cut files with weights, biases, header and checksums; 1 kB is 1000 bytes, the ratio is to 32-bit "
+        "floats. Mean ± standard deviation over seeds; errors on test images, of the network read back from the file."
+    )
+    return Grid("Files: size and error", header, tuple(rows), note)
 
 
 def table2(results: Path, preset: str, networks: tuple[str, ...]) -> Grid:
