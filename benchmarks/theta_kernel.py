@@ -35,7 +35,7 @@ def check(names: dict[str, torch.Tensor]) -> None:
     ]
     twins = [*_forward_with_norm(weight, threshold, ALPHA), *_backward(grad, weight, threshold, ALPHA)]
     inner = weight.numel() // threshold.numel()
-    for our, twin in zip(ours, twins, strict=True):
+    for our, twin in zip(map(torch.as_tensor, ours), twins, strict=True):
         # Settled weights differ by 4e-8, and the twin adds its sums in float32.
         assert_close(our, twin, rtol=1e-4, atol=1e-6 if our.shape == weight.shape else 1e-7 * inner)
 

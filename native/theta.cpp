@@ -98,12 +98,11 @@ struct Decay {
     floats value, change;
 
     INLINE Decay(floats rate, floats x) {
-        const float round = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
+        const float round = 0x1.8p23f + 127;  // adding it leaves the nearest integer + 127, an exponent, in the low bits
         floats shifted = round - rate * x;
-        floats f = (round - shifted) - rate * x, ff = f * f;
-        floats series =  // in pairs, which wait less for each other than Horner's scheme would
-            (0.69314712f + 0.24022351f * f) + ff * ((0.055505004f + 0.0096662454f * f) + 0.0013333538f * ff);
-        floats scale = from_bits((bits(shifted) << 23) + 0x3f800000);
+        floats f = (round - shifted) - rate * x;
+        floats series = 0.69314712f + f * (0.24022351f + f * (0.055505004f + f * (0.0096662454f + f * 0.0013333538f)));
+        floats scale = from_bits(bits(shifted) << 23);
         value = scale + scale * f * series;
         change = (scale - 1.f) + scale * f * series;
     }
@@ -191,7 +190,7 @@ struct Curve {
 
     // Above the threshold −1 + (1−e²)i is −(2e² + p + r)i, which does not cancel.
     INLINE floats slope_by_threshold(const Place<soft>& at, const Cut<soft>& cut) const {
-        floats base = at.alive ? wi * (-cut.sum - e_faded - e_faded) : bump;
+        floats base = at.alive ? wi * (-2.f * e_faded - cut.sum) : bump;
         return base - cut.steepness * bump * wi;
     }
 };
@@ -229,9 +228,9 @@ struct Forward {
                 if (sums) slope[k % cuts] += keep_where(~place[k].settled, by_threshold);
             }
         for (int k = 0; k < vectors; ++k) {
-            result[k] = keep_where(~(result[k] < FLT_MIN), result[k]);
             if (sums) norm += result[k];
-            store(theta + at + k * width, times_sign_of(x[k], result[k]) + 0.f, lanes);  // −0 + 0 is +0
+            ints tiny = result[k] < FLT_MIN;  // among them −0, which becomes +0
+            store(theta + at + k * width, keep_where(~tiny, times_sign_of(x[k], result[k])), lanes);
         }
     }
 };
@@ -297,8 +296,12 @@ Sums walk(const Step& by, float threshold, float alpha, int64_t begin, int64_t e
 
 template <class Task>
 void share(int64_t tasks, int64_t weights_per_task, int threads, const Task& task) {
-    int64_t batch = std::max<int64_t>(1, std::min(grain / weights_per_task, tasks / std::max(1, threads)));
-#pragma omp parallel for num_threads(threads) schedule(dynamic, batch) if (tasks * weights_per_task >= parallel_min)
+    if (threads <= 1 || tasks * weights_per_task < parallel_min) {  // a small layer feels the OpenMP runtime, even idle
+        for (int64_t k = 0; k < tasks; ++k) task(k);
+        return;
+    }
+    int64_t batch = std::max<int64_t>(1, std::min(grain / weights_per_task, tasks / threads));
+#pragma omp parallel for num_threads(threads) schedule(dynamic, batch)
     for (int64_t k = 0; k < tasks; ++k) task(k);
 }
 
@@ -423,18 +426,16 @@ void expect_first_touch(float* buffer, int64_t count) {
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// theta[i] = θ(weight[i]). `norm` receives Σ|θ| and `slopes` (one per group) its derivative by each threshold,
-// Σ sign(x)·∂θ/∂t; both may be null together. Here and below a negative threshold reads as zero.
-EXPORT void secateur_theta_forward(const float* weight, const float* threshold, float alpha, int64_t outer,
-                                   int64_t groups, int64_t inner, float* theta, float* norm, float* slopes,
-                                   int threads) {
+// theta[i] = θ(weight[i]). Unless `slopes` is null, returns Σ|θ|, and `slopes` (one per group) receives its derivative by
+// each threshold, Σ sign(x)·∂θ/∂t. Here and below a negative threshold reads as zero; `project` also stores the zero.
+EXPORT double secateur_theta_forward(const float* weight, float* threshold, float alpha, int64_t outer, int64_t groups,
+                                     int64_t inner, float* theta, float* slopes, int project, int threads) {
     Shape shape{outer, groups, inner};
+    if (project) std::replace_if(threshold, threshold + groups, [](float t) { return t < 0; }, 0.f);
     expect_first_touch(theta, shape.count());
-    if (slopes) expect_first_touch(slopes, groups);
-    if (norm)
-        *norm = static_cast<float>(sweep(Forward<true>{weight, theta}, threshold, alpha, shape, slopes, threads));
-    else
-        sweep(Forward<false>{weight, theta}, threshold, alpha, shape, slopes, threads);
+    if (!slopes) return sweep(Forward<false>{weight, theta}, threshold, alpha, shape, slopes, threads);
+    expect_first_touch(slopes, groups);
+    return sweep(Forward<true>{weight, theta}, threshold, alpha, shape, slopes, threads);
 }
 
 // weight_gradient = gradient·∂θ/∂x and threshold_gradient (one per group) = Σ gradient·∂θ/∂t; either may be null.

@@ -421,6 +421,21 @@ def test_a_module_that_is_used_twice_is_penalised_once():
     assert len(learned_thresholds(sibling)) == 1
 
 
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_a_hook_on_the_list_of_functions_is_called_at_every_read(register):
+    layer, calls = build_sibling(nn.Linear(3, 2)), []
+    getattr(layer.parametrizations.weight, register)(lambda *_: calls.append(1))
+    layer(torch.randn(1, 3))
+    assert calls == [1]
+
+
+def test_a_function_registered_on_top_of_theta_is_applied_after_it():
+    layer = build_sibling(nn.Linear(3, 2))
+    mapped = layer.weight
+    parametrize.register_parametrization(layer, "weight", nn.Flatten(0), unsafe=True)
+    assert torch.equal(layer.weight, mapped.flatten())
+
+
 def test_a_cached_parametrization_gives_the_same_gradients():
     sibling, x = build_sibling(mlp()), torch.randn(5, 12)
     expected = gradients(sibling, x, run=lambda x: sibling(x) + sibling(2 * x))

@@ -116,7 +116,7 @@ def test_every_layout_reads_its_own_thresholds(weight_shape, threshold_shape, la
     grad_weight, grad_threshold = native.theta_backward(grad, weight, threshold, ALPHA, True, True)
     shape = threshold.shape
     assert_close(ours.double(), theta, rtol=1e-5, atol=1e-8)
-    assert_close(norm.double(), theta.abs().sum(), rtol=1e-6, atol=0)
+    assert norm == pytest.approx(theta.abs().sum().item(), rel=1e-6, abs=0)
     assert_close(slope.double(), (weight.sign() * by_threshold).sum_to_size(shape), rtol=1e-5, atol=1e-5)
     assert_close(grad_weight.double(), grad * by_weight, rtol=1e-5, atol=1e-6)
     assert_close(grad_threshold.double(), (grad * by_threshold).sum_to_size(shape), rtol=1e-5, atol=1e-5)
@@ -147,14 +147,14 @@ def test_the_number_of_threads_changes_no_bit(weight_shape, threshold_shape, gen
     weight, grad = torch.randn(2, *weight_shape, generator=generator)
     threshold = torch.rand(threshold_shape, generator=generator)
 
-    def results(threads: int) -> list[Tensor]:
+    def results(threads: int) -> list[Tensor | float]:
         torch.set_num_threads(threads)
         forward = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
         return [*forward, *native.theta_backward(grad, weight, threshold, ALPHA, True, True)]
 
     for one, two, three in zip(results(1), results(2), results(3), strict=True):
-        assert torch.equal(one, two)
-        assert torch.equal(one, three)
+        assert_close(one, two, rtol=0, atol=0)
+        assert_close(one, three, rtol=0, atol=0)
 
 
 @given(position=st.integers(0, 40), size=st.floats(0, 1, width=32))
@@ -180,7 +180,7 @@ def test_at_zero_theta_is_zero_and_only_the_threshold_stands_still():
     theta, norm, slope = native.theta_forward(weight, threshold, 100.0, want_norm=True)
     by_weight, by_threshold = native.theta_backward(torch.ones(3), weight, threshold, 100.0, True, True)
     assert theta.tolist() == slope.tolist() == by_threshold.tolist() == [0, 0, 0]
-    assert norm.item() == 0
+    assert norm == 0
     assert by_weight[0] == 1  # H(0) = 1
     assert by_weight[1] > 0
     assert by_weight[2] == 0  # far below its threshold a weight is settled
@@ -204,8 +204,14 @@ def test_a_negative_threshold_reads_as_zero_and_is_left_alone(shape, generator):
         for threshold in (negative, zero)
     )
     for one, other in zip(ours, theirs, strict=True):
-        assert torch.equal(one, other)
-    assert (negative == -0.5).all()  # whoever stores it projects it
+        assert_close(one, other, rtol=0, atol=0)
+    assert (negative == -0.5).all()  # unless it is asked to project them
+
+
+def test_projecting_stores_zero_for_negative_thresholds_and_leaves_the_others():
+    threshold = torch.tensor([[-0.5], [0.25], [math.nan], [-0.0]])
+    native.theta_forward(torch.randn(4, 70), threshold, ALPHA, want_norm=True, project=True)
+    assert_close(threshold, torch.tensor([[0.0], [0.25], [math.nan], [0.0]]), rtol=0, atol=0, equal_nan=True)
 
 
 def test_nan_weights_stay_nan_and_disturb_no_other():
@@ -216,7 +222,7 @@ def test_nan_weights_stay_nan_and_disturb_no_other():
     by_weight, _ = native.theta_backward(torch.ones(100), weight, torch.tensor(0.1), ALPHA, True, True)
     assert theta.isnan().nonzero().flatten().tolist() == by_weight.isnan().nonzero().flatten().tolist() == [3, 99]
     assert torch.equal(theta[~theta.isnan()], clean[~theta.isnan()])
-    assert norm.isnan()
+    assert math.isnan(norm)
     assert slope.isnan()
 
 

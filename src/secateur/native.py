@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-_POINTER, _INT64, _FLOAT, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
+_POINTER, _INT64, _FLOAT, _DOUBLE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_double, ctypes.c_int
 
 
 def is_available() -> bool:
@@ -47,9 +47,9 @@ def _open(build: str) -> ctypes.CDLL | None:
         return None
     shape = [_INT64, _INT64, _INT64]
     forward, backward = library.secateur_theta_forward, library.secateur_theta_backward
-    forward.argtypes = [_POINTER, _POINTER, _FLOAT, *shape, _POINTER, _POINTER, _POINTER, _INT]
+    forward.argtypes = [_POINTER, _POINTER, _FLOAT, *shape, _POINTER, _POINTER, _INT, _INT]
     backward.argtypes = [_POINTER, _POINTER, _POINTER, _FLOAT, *shape, _POINTER, _POINTER, _INT]
-    forward.restype = backward.restype = None
+    forward.restype, backward.restype = _DOUBLE, None
     return library
 
 
@@ -117,26 +117,25 @@ def _layout(weight: torch.Size, threshold: torch.Size) -> tuple[int, int, int] |
 
 
 def theta_forward(
-    weight: Tensor, threshold: Tensor, alpha: float, want_norm: bool
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    weight: Tensor, threshold: Tensor, alpha: float, want_norm: bool, project: bool = False
+) -> tuple[Tensor, float, Tensor | None]:
     """Return θ(weight), and if wanted Σ|θ| and its derivative by each threshold.
 
-    Call only where `can_run`.
+    With `project`, negative thresholds become zero in place. Call only where `can_run`.
     """
     library, shape = _library(), layout(weight, threshold)
     assert library is not None
     assert shape is not None
     theta = torch.empty_like(weight)
-    norm = weight.new_empty(()) if want_norm else None
     slope = torch.empty_like(threshold) if want_norm else None
-    library.secateur_theta_forward(
+    norm = library.secateur_theta_forward(
         weight.data_ptr(),
         threshold.data_ptr(),
         alpha,
         *shape,
         theta.data_ptr(),
-        _address(norm),
         _address(slope),
+        project,
         torch.get_num_threads(),
     )
     return theta, norm, slope
@@ -149,8 +148,9 @@ def theta_backward(
     library, shape = _library(), layout(weight, threshold)
     assert library is not None
     assert shape is not None
-    order = torch.contiguous_format if weight.is_contiguous() else torch.channels_last
-    grad = grad.contiguous(memory_format=order)
+    if grad.stride() != weight.stride():
+        order = torch.contiguous_format if weight.is_contiguous() else torch.channels_last
+        grad = grad.contiguous(memory_format=order)
     if not grad.data_ptr():  # torch's lazy zeros have no memory
         grad = torch.zeros_like(weight)
     grad_weight = torch.empty_like(weight) if needs_weight else None

@@ -8,7 +8,7 @@ deep copy. The functions themselves live with the steps that need them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,7 @@ def attach(module: nn.Module, name: str, function: nn.Module) -> None:
     parametrize.register_parametrization(module, name, function, unsafe=True)
     parametrizations = module.parametrizations
     assert isinstance(parametrizations, nn.ModuleDict)
+    _read_directly(type(module), name)
     if not hasattr(parametrizations, "plain_order"):
         parametrizations.plain_order = order  # type: ignore[assignment]  # a plain attribute, not a module
         module.register_load_state_dict_pre_hook(_accept_plain_tensors)
@@ -104,6 +105,28 @@ def _restore(module: nn.Module, name: str, original: Tensor) -> None:
         registry[key] = registry.pop(key)
     if isinstance(module, nn.RNNBase):
         module._init_flat_weights()
+
+
+def _read_directly(parametrized_class: type[nn.Module], name: str) -> None:
+    """Shorten the way from a tensor's property to its one function, which a small layer feels at every step.
+
+    Torch goes through two containers and the call of a module to get there. Whatever is not the plain case still goes
+    its way: a cache, a compiler, several functions, a buffer, a hook on their list.
+    """
+    by_torch = vars(parametrized_class)[name]
+
+    def read(module: nn.Module) -> Tensor:
+        value: Tensor
+        if not (parametrize._cache_enabled or torch.compiler.is_compiling()):
+            chain: Any = module._modules["parametrizations"]._modules[name]  # type: ignore[union-attr]  # never None
+            functions, original = chain._modules, chain._parameters.get("original")
+            if len(functions) == 1 and original is not None and not (chain._forward_hooks or chain._forward_pre_hooks):
+                value = functions["0"](original)
+                return value
+        value = by_torch.fget(module)
+        return value
+
+    setattr(parametrized_class, name, property(read, by_torch.fset))
 
 
 def _accept_plain_tensors(module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *_: object) -> None:

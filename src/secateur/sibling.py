@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 from typing_extensions import Doc
 
 from secateur.parametrization import attach, readings
-from secateur.theta import Norm, theta, theta_inverse, theta_with_norm
+from secateur.theta import Norm, project_, theta, theta_inverse, theta_with_norm
 
 Granularity: TypeAlias = Literal["paper", "layer", "filter", "row", "element"]
 
@@ -64,12 +64,15 @@ LayerRules: TypeAlias = Mapping[str | type[nn.Module], SiblingConfig | None]
 Rule = TypeVar("Rule")
 
 
-class _Recorded(NamedTuple):
-    """What the last forward left for the penalty, and which state of weight and threshold it belongs to."""
+class _Record:
+    """What the last forward left for the penalty, and which state of weight and threshold it belongs to.
 
-    norm: Norm
-    threshold: Tensor
-    versions: tuple[int, int] | None
+    An object beside the module, since setting an attribute of a module takes torch some time.
+    """
+
+    norm: Norm | None = None
+    threshold: Tensor | None = None
+    versions: tuple[int, int] | None = None
 
 
 class LearnedThreshold(nn.Module):
@@ -81,7 +84,7 @@ class LearnedThreshold(nn.Module):
     def __init__(self, threshold: Tensor, alpha: float) -> None:
         super().__init__()
         self.threshold, self.alpha = nn.Parameter(threshold), alpha
-        self._recorded: _Recorded | None = None
+        self._record = _Record()
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return θ(weight; threshold), and keep its norm for the penalty while gradients are recorded."""
@@ -89,21 +92,18 @@ class LearnedThreshold(nn.Module):
             return theta(weight, self.threshold, self.alpha)
         if not torch.is_grad_enabled():
             # Reentrant checkpointing comes this way, and a record that its last backward left is out of date.
-            self._recorded = None
+            self._record.norm = None
             return theta(weight, self.threshold, self.alpha)
-        self.project_()
-        mapped, norm = theta_with_norm(weight, self.threshold, self.alpha)
-        versions = None if torch.compiler.is_compiling() else self._versions(weight)
-        self._recorded = _Recorded(norm, self.threshold, versions)
+        threshold = self.threshold
+        mapped, norm = theta_with_norm(weight, threshold, self.alpha, project=True)
+        record = self._record
+        record.norm, record.threshold = norm, threshold
+        record.versions = None if torch.compiler.is_compiling() else (weight._version, threshold._version)
         return mapped
 
     def project_(self) -> None:
-        """Lift a stored threshold below zero to zero.
-
-        Every reader reads max(t, 0), so no value that anybody has seen changes; hence `data`, which leaves graphs
-        recorded before this moment valid.
-        """
-        self.threshold.data.clamp_(min=0)
+        """Lift stored thresholds below zero to zero, as every reader reads them."""
+        project_(self.threshold)
 
     def norm(self, weight: Tensor) -> tuple[Norm, Tensor]:
         """Return Σ|θ| with its slope, and the threshold tensor that the slope belongs to.
@@ -112,24 +112,21 @@ class LearnedThreshold(nn.Module):
         forward without gradients or inside reentrant checkpointing, which runs the forward that way. What a forward
         left serves once: a fused optimizer changes tensors without telling their version counters.
         """
-        recorded, self._recorded = self._recorded, None
-        if recorded is not None and self._is_current(recorded, weight):
-            return recorded.norm, recorded.threshold
+        record, threshold = self._record, self.threshold
+        norm, record.norm = record.norm, None
+        if norm is not None and record.threshold is not None:
+            if record.threshold is threshold:
+                if record.versions in (None, (weight._version, threshold._version)):
+                    return norm, threshold
+            elif type(record.threshold) is nn.Parameter is not type(threshold):
+                # A sharding wrapper has put its pieces (DTensor) back after the forward: the whole weights are out of
+                # reach until the next one, and the record is the only truth there is.
+                return norm, record.threshold
         with torch.no_grad():
-            return theta_with_norm(weight, self.threshold, self.alpha)[1], self.threshold
-
-    def _is_current(self, recorded: _Recorded, weight: Tensor) -> bool:
-        if type(self.threshold) is not nn.Parameter and type(recorded.threshold) is nn.Parameter:
-            # A sharding wrapper has put its pieces (DTensor) back after the forward: the whole weights are out of
-            # reach until the next one, and the record is the only truth there is.
-            return True
-        return recorded.threshold is self.threshold and recorded.versions in (None, self._versions(weight))
-
-    def _versions(self, weight: Tensor) -> tuple[int, int]:
-        return weight._version, self.threshold._version
+            return theta_with_norm(weight, threshold, self.alpha)[1], threshold
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_recorded": None}
+        return {**self.__dict__, "_record": _Record()}
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # torch's signature
         """Move with the model, but stay in float32 when it goes to half precision: steps of t are tiny."""

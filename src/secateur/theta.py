@@ -39,7 +39,7 @@ _LARGEST_EXPONENT = 40.0
 class Norm(NamedTuple):
     """Σ|θ(W; t)| of one tensor, and its derivative in the threshold, by-products of computing θ."""
 
-    value: Tensor
+    value: Tensor | float  # a float where native code has computed it
     slope: Tensor
 
 
@@ -54,17 +54,28 @@ def theta(weight: Tensor, threshold: Tensor, alpha: float) -> Tensor:
     return out
 
 
-def theta_with_norm(weight: Tensor, threshold: Tensor, alpha: float) -> tuple[Tensor, Norm]:
-    """Return θ(W; t) and, from the same pass, Σ|θ(W; t)| with its slope in t.
+def theta_with_norm(weight: Tensor, threshold: Tensor, alpha: float, *, project: bool = False) -> tuple[Tensor, Norm]:
+    """Return θ(W; t) and, from the same pass, Σ|θ(W; t)| with its slope in t; with `project`, `project_` t first.
 
     The norm carries no graph: the paper's L_t must send nothing to W, so its whole gradient is `slope`.
     """
     if native.can_run(weight, threshold):
         norms: list[Norm] = []
-        out = _NativeTheta.apply(weight, threshold, alpha, norms)  # type: ignore[no-untyped-call]  # torch's apply
+        out = _NativeTheta.apply(weight, threshold, alpha, norms, project)  # type: ignore[no-untyped-call]  # torch's apply
         return out, norms[0]
+    if project:
+        project_(threshold)
     out, value, slope = _Theta.apply(weight, threshold, alpha, True)  # type: ignore[no-untyped-call]  # torch's apply
     return out, Norm(value, slope)
+
+
+def project_(threshold: Tensor) -> None:
+    """Lift stored thresholds below zero to zero.
+
+    Every reader reads max(t, 0), so no value that anybody has seen changes; hence `data`, which leaves graphs
+    recorded before this moment valid.
+    """
+    threshold.data.clamp_(min=0)
 
 
 def hard_theta(weight: Tensor, threshold: Tensor | float) -> Tensor:
@@ -149,7 +160,7 @@ def _forward_with_norm(weight: Tensor, threshold: Tensor, alpha: float) -> tuple
     x, t = _widen(weight), _widen(threshold)
     out = _forward(x, t, alpha)
     slope = (torch.sign(x) * _derivatives(x, t, alpha)[1]).sum_to_size(threshold.shape)
-    return out.to(weight.dtype), out.abs().sum(), slope
+    return out.to(weight.dtype), out.abs().sum(), slope.to(threshold.dtype)
 
 
 def _forward_only(weight: Tensor, threshold: Tensor, alpha: float) -> Tensor:
@@ -180,12 +191,11 @@ class _NativeTheta(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, weight, threshold, alpha, norms):  # type: ignore[no-untyped-def]  # torch's protocol
+    def forward(ctx, weight, threshold, alpha, norms, project=False):  # type: ignore[no-untyped-def]  # torch's protocol
         ctx.save_for_backward(weight, threshold)
         ctx.alpha = alpha
-        out, value, slope = native.theta_forward(weight, threshold, alpha, norms is not None)
+        out, value, slope = native.theta_forward(weight, threshold, alpha, norms is not None, project)
         if norms is not None:
-            assert value is not None
             assert slope is not None
             norms.append(Norm(value, slope))
         return out
@@ -194,9 +204,8 @@ class _NativeTheta(torch.autograd.Function):
     def backward(ctx, grad):  # type: ignore[no-untyped-def]  # torch's protocol
         _refuse_second_derivative()
         weight, threshold = ctx.saved_tensors
-        needs_weight, needs_threshold = ctx.needs_input_grad[:2]
         grad = grad.to_dense() if grad.is_sparse else grad  # sparse: of an Embedding with sparse=True
-        return *native.theta_backward(grad, weight, threshold, ctx.alpha, needs_weight, needs_threshold), None, None
+        return *native.theta_backward(grad, weight, threshold, ctx.alpha, *ctx.needs_input_grad[:2]), None, None, None
 
 
 class _Theta(torch.autograd.Function):

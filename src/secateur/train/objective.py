@@ -9,9 +9,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from secateur.parametrization import readings
 from secateur.sibling import LearnedThreshold, learned_thresholds
+from secateur.theta import project_
 
 # torch's own word for it: a dictionary that the optimizer keeps and that schedulers write to.
 ParameterGroup: TypeAlias = dict[str, Any]
@@ -58,7 +60,7 @@ def parameter_groups(
         for threshold in thresholds:
             if type(threshold) is not nn.Parameter:
                 # A sharded threshold (DTensor) is another object during forward, so it cannot be projected there.
-                threshold.register_post_accumulate_grad_hook(_project_)
+                threshold.register_post_accumulate_grad_hook(project_)
     return groups
 
 
@@ -73,14 +75,8 @@ def penalty(sibling: nn.Module, lambda_t: float = 1e-2) -> Tensor:
     if not functions:
         raise ValueError(f"{type(sibling).__name__} has no thresholds to penalise: call build_sibling(model) first")
     _warn_of_lost_settings(sibling)
-    values, slopes, thresholds = [], [], []
-    for function, weight in functions:
-        norm, threshold = function.norm(weight)
-        values.append(norm.value)
-        slopes.append(norm.slope)
-        thresholds.append(threshold)
-    total = values[0] if len(values) == 1 else torch.stack(values).sum()
-    loss: Tensor = _Penalty.apply(lambda_t, total, slopes, *thresholds)  # type: ignore[no-untyped-call]  # torch's apply
+    norms, thresholds = zip(*(function.norm(weight) for function, weight in functions), strict=True)
+    loss: Tensor = _Penalty.apply(lambda_t, norms, *thresholds)  # type: ignore[no-untyped-call]  # torch's apply
     return loss
 
 
@@ -88,31 +84,34 @@ class _Penalty(torch.autograd.Function):
     """λ_t · Σ|θ| as a function of the thresholds alone; θ's forward has left value and slope."""
 
     @staticmethod
-    def forward(ctx, lambda_t, total, slopes, *thresholds):  # type: ignore[no-untyped-def]  # torch's protocol
-        ctx.lambda_t, ctx.slopes = lambda_t, slopes
-        ctx.dtypes = [threshold.dtype for threshold in thresholds]
-        return (lambda_t * total).to(torch.promote_types(thresholds[0].dtype, torch.float32))
+    def forward(ctx, lambda_t, norms, *thresholds):  # type: ignore[no-untyped-def]  # torch's protocol
+        ctx.lambda_t, ctx.slopes = lambda_t, [norm.slope for norm in norms]
+        value = lambda_t * sum([norm.value for norm in norms])
+        kind = torch.promote_types(thresholds[0].dtype, torch.float32)
+        return value.to(kind) if isinstance(value, Tensor) else torch.scalar_tensor(value, dtype=kind)
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]  # torch's protocol
         scale = grad * ctx.lambda_t
-        grads = [(slope * scale).to(dtype) for slope, dtype in zip(ctx.slopes, ctx.dtypes, strict=True)]
-        return None, None, None, *grads
+        return None, None, *[slope * scale for slope in ctx.slopes]
 
 
 def _functions_with_weights(sibling: nn.Module) -> list[tuple[LearnedThreshold, Tensor]]:
-    """Return every threshold function once, with its stored weight; by hand, since this runs every step."""
+    """Return every threshold function once, with its stored weight.
+
+    By hand, since this runs every step: torch's `modules()` takes twice as long.
+    """
     found: dict[LearnedThreshold, Tensor] = {}
-    for module in sibling.modules():
-        if isinstance(module, nn.utils.parametrize.ParametrizationList):
-            for part in module:
+    modules: list[nn.Module | None] = [sibling]
+    while modules:
+        module = modules.pop()
+        if isinstance(module, ParametrizationList):
+            for part in module._modules.values():
                 if isinstance(part, LearnedThreshold):
                     found[part] = module.original
+        elif module is not None:
+            modules.extend(module._modules.values())
     return list(found.items())
-
-
-def _project_(threshold: Tensor) -> None:
-    threshold.data.clamp_(min=0)
 
 
 def _warn_of_lost_settings(sibling: nn.Module) -> None:
