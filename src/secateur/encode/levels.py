@@ -22,6 +22,7 @@ Array = npt.NDArray[Any]
 
 _UNSIGNED = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_CHUNK = 1 << 18  # elements worked on at a time
 _FLOATS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7, torch.float64: 52}  # bits of the mantissa
 
 
@@ -81,34 +82,31 @@ def unsigned(dtype: torch.dtype) -> str:
 
 
 def find_levels(bits: Array, dtype: torch.dtype, shape: tuple[int, ...]) -> Iterator[Levels]:
-    """Yield the level matrices a tensor can be coded as, none when it has too many distinct values for that."""
-    places = np.flatnonzero(bits)
+    """Yield the level matrices a tensor can be coded as, none when it has too many distinct values for that.
+
+    A matrix is used up when the next one is asked for, which takes its memory. There must be a value that is not zero.
+    """
     if dtype in _FLOATS:
-        keys = _keys(bits[places])
-    elif dtype == torch.bool or not (dtype.is_floating_point or dtype.is_complex):
+        yield from _levels_of_floats(bits, dtype, shape)
+    elif not (dtype.is_floating_point or dtype.is_complex):
+        places = np.flatnonzero(bits)
         numbers = bits[places] if dtype == torch.bool else bits[places].view(_numpy_integer(dtype))
         lowest, highest = min(int(numbers.min()), 0), max(int(numbers.max()), 0)
         if highest - lowest < MOST_LEVELS:
             yield Levels(_scatter(places, numbers, bits.size, shape), Values.INTEGERS, b"", -lowest, highest)
-        return
-    else:
-        return
-    distinct, ranks = _distinct(keys)
-    if len(distinct) >= MOST_LEVELS:
-        return
-    negatives = int(np.searchsorted(distinct, 0))
-    positives = len(distinct) - negatives
-    codebook = _bits_of_keys(distinct, bits.dtype)
-    values = _to_float64(codebook, dtype)
-    if np.isfinite(values).all():
-        matrix = _scatter(places, ranks - negatives + (ranks >= negatives), bits.size, shape)
-        kind, table = _smallest_codebook(codebook, values, dtype)
-        yield Levels(matrix, kind, table, negatives, positives)
-        found = None if dtype == torch.float64 or len(table) <= 2 else _find_step(values, codebook, dtype)
-        if found is not None:
-            kind, step, multiples = found
-            lowest, highest = max(-int(multiples.min()), 0), max(int(multiples.max()), 0)
-            yield Levels(_scatter(places, multiples[ranks], bits.size, shape), kind, step, lowest, highest)
+
+
+def look_up(table: Array, matrix: Matrix) -> Array:
+    """Replace levels by their values, in place where they are as wide: memory that was never used costs most of all.
+
+    The order of `table` is that of `check_table`.
+    """
+    levels = matrix.reshape(-1)
+    in_place = table.itemsize == levels.itemsize and levels.flags.writeable
+    values = levels.view(table.dtype) if in_place else np.empty(len(levels), table.dtype)
+    for start in range(0, len(levels), _CHUNK):
+        values[start : start + _CHUNK] = table.take(levels[start : start + _CHUNK])
+    return values
 
 
 def check_table(table: bytes, kind: Values, dtype: torch.dtype, negatives: int, positives: int) -> Array:
@@ -152,6 +150,35 @@ def fits(kind: Values, dtype: torch.dtype) -> bool:
     if kind == Values.HALF_CODEBOOK:
         return dtype in (torch.float32, torch.float64)
     return kind != Values.INTEGERS or not (dtype.is_floating_point or dtype.is_complex)
+
+
+def _levels_of_floats(bits: Array, dtype: torch.dtype, shape: tuple[int, ...]) -> Iterator[Levels]:
+    matrix, distinct = _rank(bits, shape)
+    if matrix is None:
+        return
+    negatives = int(np.searchsorted(distinct, 0))
+    codebook = _bits_of_keys(distinct, bits.dtype)
+    values = _to_float64(codebook, dtype)
+    if not np.isfinite(values).all():
+        return
+    kind, table = _smallest_codebook(codebook, values, dtype)
+    yield Levels(matrix, kind, table, negatives, len(distinct) - negatives)
+    found = None if dtype == torch.float64 or len(table) <= 2 else _find_step(values, codebook, dtype)
+    if found is not None:
+        kind, step, multiples = found
+        by_level = np.concatenate([[0], multiples[negatives:], multiples[:negatives]]).astype(np.int32)
+        lowest, highest = max(-int(multiples.min()), 0), max(int(multiples.max()), 0)
+        yield Levels(look_up(by_level, matrix).reshape(matrix.shape), kind, step, lowest, highest)
+
+
+def _rank(bits: Array, shape: tuple[int, ...]) -> tuple[Matrix | None, npt.NDArray[np.int64]]:
+    """Return the rank of every value as its level, unless there are too many, and the keys of the distinct values."""
+    places = np.flatnonzero(bits)
+    distinct, ranks = _distinct(_keys(bits[places]))
+    if len(distinct) >= MOST_LEVELS:
+        return None, distinct
+    negatives = np.searchsorted(distinct, 0)
+    return _scatter(places, ranks - negatives + (ranks >= negatives), bits.size, shape), distinct
 
 
 def _keys(bits: Array) -> npt.NDArray[np.int64]:

@@ -18,6 +18,7 @@ from secateur.encode.levels import (
     check_table,
     find_levels,
     from_bits,
+    look_up,
     table_bytes,
     to_bits,
     unsigned,
@@ -27,7 +28,6 @@ from secateur.encode.varint import Cursor, put_varint
 
 # A byte plane whose entropy is above this share of its bits is stored as it is: no codec would gain anything.
 _INCOMPRESSIBLE = 0.99
-_CHUNK = 1 << 18  # elements worked on at a time
 
 
 @dataclass(frozen=True)
@@ -80,17 +80,7 @@ def decode_tensor(stream: memoryview, coding: Coding, dtype: torch.dtype, shape:
     size = table_bytes(coding.kind, dtype, coding.negatives, coding.positives)
     table = check_table(bytes(cursor.take(size)), coding.kind, dtype, coding.negatives, coding.positives)
     matrix = _decode_levels(cursor.take(cursor.left), size, coding.codec, coding.bounds(shape))
-    return from_bits(_look_up(table, matrix), dtype, shape)
-
-
-def _look_up(table: Array, matrix: Matrix) -> Array:
-    """Replace levels by their values, in place where they are as wide: memory that was never used costs most of all."""
-    levels = matrix.reshape(-1)
-    in_place = table.itemsize == levels.itemsize and levels.flags.writeable
-    values = levels.view(table.dtype) if in_place else np.empty(len(levels), table.dtype)
-    for start in range(0, len(levels), _CHUNK):
-        values[start : start + _CHUNK] = table.take(levels[start : start + _CHUNK])
-    return values
+    return from_bits(look_up(table, matrix), dtype, shape)
 
 
 def _code_levels(levels: Levels, nonzero: int, codecs: tuple[Codec, ...]) -> tuple[Coding, bytes]:
