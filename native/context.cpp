@@ -136,7 +136,8 @@ private:
 class Decoder {
 public:
     Decoder(const uint8_t* in, int64_t length) : in(in), end(in + length) {
-        for (int i = 0; i < 4; ++i) value = value << 8 | next();
+        for (int i = 0; i < 4; ++i) next();
+        value = window;
     }
 
     INLINE int code(int, uint32_t p) {
@@ -152,18 +153,30 @@ public:
         return 0;
     }
 
-    bool consumed_exactly() const { return in == end && past <= 4; }
+    // Whether the stream ends as an encoder would have ended it. The last four bytes less `value` are the encoder's low.
+    bool consumed_exactly() const {
+        if (in != end) return false;
+        const auto low = static_cast<uint32_t>(window - value);
+        const uint64_t last = uint64_t(low) + range - 1;
+        int zeros = 32;
+        while ((last >> zeros << zeros) < low) zeros -= 8;
+        return past == zeros / 8 && static_cast<uint32_t>(last >> zeros << zeros) == window;
+    }
 
 private:
     INLINE uint32_t next() {
-        if (in < end) return *in++;
-        ++past;  // zeros that the encoder left out
-        return 0;
+        uint32_t byte = 0;
+        if (in < end)
+            byte = *in++;
+        else
+            ++past;  // zeros that the encoder left out
+        window = window << 8 | byte;
+        return byte;
     }
 
     const uint8_t *in, *end;
     int64_t past = 0;
-    uint32_t range = UINT32_MAX, value = 0;
+    uint32_t range = UINT32_MAX, value = 0, window = 0;  // the last four bytes read
 };
 
 template <int count>

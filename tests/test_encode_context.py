@@ -135,7 +135,7 @@ def test_the_rows_of_an_image_are_found():
         levels[unit, y : y + 4, x : x + 4] = draw.random((4, 4)) < 0.7
     levels = levels.reshape(60, 400)
     assert 20 in context._strides(levels)
-    plain = len(context._stream(levels, stride=0))
+    plain = len(context._stream(levels, Bounds.of(levels), stride=0))
     assert len(context.encode(levels, Bounds.of(levels))) < 0.8 * plain
 
 
@@ -155,7 +155,15 @@ def test_a_stride_that_does_not_fit_is_refused(header):
         context.decode(memoryview(stream + b"abc"), Bounds.of(levels))
 
 
-@pytest.mark.parametrize("change", [lambda stream: stream[:-6], lambda stream: stream + b"\1" * 5])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda stream: stream[:-6],
+        lambda stream: stream[:-1],
+        lambda stream: stream + b"\0",
+        lambda stream: stream + b"\1",
+    ],
+)
 def test_a_stream_of_another_length_is_refused(change):
     levels = matrix(0, 30, 40, 0.3, 2)
     stream = context.encode(levels, Bounds.of(levels))

@@ -32,10 +32,7 @@ class BinaryEncoder:
 
     def finish(self) -> bytes:
         """Return the stream, ended by the number of the interval with most zero bytes at its end, without those."""
-        last, zeros = self._low + self._range - 1, 32
-        while last >> zeros << zeros < self._low:
-            zeros -= 8
-        self._low = last >> zeros << zeros
+        zeros, self._low = _roundest(self._low, self._range)
         for _ in range(5):
             self._shift()
         return bytes(self._out[: len(self._out) - zeros // 8])
@@ -58,7 +55,9 @@ class BinaryDecoder:
 
     def __init__(self, stream: bytes | memoryview) -> None:
         self._stream = bytes(stream)
-        self._position, self._range, self._value = 4, _WORD, int.from_bytes(self._stream[:4].ljust(4, b"\0"), "big")
+        self._position, self._range = 4, _WORD
+        self._window = int.from_bytes(self._stream[:4].ljust(4, b"\0"), "big")  # the last four bytes read
+        self._value = self._window
 
     def code(self, _: int, probability: int) -> int:
         """Read a decision whose P(1) is `probability` / 2¹⁶. Past the end of the stream are zeros."""
@@ -73,10 +72,21 @@ class BinaryDecoder:
             self._range = self._range << 8 & _WORD
             byte = self._stream[self._position] if self._position < len(self._stream) else 0
             self._value = (self._value << 8 | byte) & _WORD
+            self._window = (self._window << 8 | byte) & _WORD
             self._position += 1
         return decision
 
     @property
     def consumed_exactly(self) -> bool:
-        """Tell whether all bytes were read, and no more zeros behind them than an encoder leaves out."""
-        return 0 <= self._position - len(self._stream) <= 4
+        """Tell whether the stream ends as an encoder would have ended it, all of its bytes read."""
+        low = self._window - self._value & _WORD  # the encoder's
+        zeros, number = _roundest(low, self._range)
+        return self._position - len(self._stream) == zeros // 8 and number & _WORD == self._window
+
+
+def _roundest(low: int, width: int) -> tuple[int, int]:
+    """Return how many zero bits, in whole bytes, a number in [low, low + width) ends with at most, and that number."""
+    last, zeros = low + width - 1, 32
+    while last >> zeros << zeros < low:
+        zeros -= 8
+    return zeros, last >> zeros << zeros

@@ -51,14 +51,14 @@ def encode(levels: Matrix, bounds: Bounds) -> bytes:
         return b""
     trial = levels[: max(1, _TRIAL_CELLS // max(1, bounds.columns))]
     whole = trial.shape == levels.shape
-    transposed, stride, best = False, 0, _stream(trial, stride=0)
+    transposed, stride, best = False, 0, _stream(trial, bounds, stride=0)
     for other_way, other_stride in ((True, 0), *((False, each) for each in _strides(trial))):
-        stream = _stream(trial.T if other_way else trial, stride=other_stride)
+        stream = _stream(trial.T if other_way else trial, bounds, stride=other_stride)
         if len(stream) < len(best):
             transposed, stride, best = other_way, other_stride, stream
     out = bytearray()
     put_varint(out, 2 * stride + transposed)
-    return bytes(out) + (best if whole else _stream(levels.T if transposed else levels, stride=stride))
+    return bytes(out) + (best if whole else _stream(levels.T if transposed else levels, bounds, stride=stride))
 
 
 def decode(stream: memoryview, bounds: Bounds) -> Matrix:
@@ -94,10 +94,11 @@ def _strides(levels: Matrix) -> list[int]:
     return found if side**2 != columns or side < _SHORTEST_STRIDE or side in found else [*found, side]
 
 
-def _stream(levels: Matrix, stride: int) -> bytes:
+def _stream(levels: Matrix, bounds: Bounds, stride: int) -> bytes:
     levels = np.ascontiguousarray(levels)
-    code = _native_encode if _native_routines() else _twin_encode
-    return code(levels, Bounds.of(levels), stride)
+    rows, columns = levels.shape
+    own = Bounds(rows, columns, int(np.count_nonzero(levels)), bounds.smallest, bounds.largest)
+    return (_native_encode if _native_routines() else _twin_encode)(levels, own, stride)
 
 
 # The native coder, and the twin that takes its place.

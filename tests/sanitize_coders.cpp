@@ -1,0 +1,107 @@
+// Drives the native coders with streams and bounds that no encoder wrote, to be built with sanitizers: nothing may be
+// read or written outside of its buffers and no arithmetic may be undefined. Prints how many streams were refused.
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+extern "C" {
+int64_t secateur_context_encode(int32_t*, int64_t, int64_t, int64_t, int32_t, int32_t, int64_t, uint8_t*, int64_t);
+int64_t secateur_context_decode(const uint8_t*, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int64_t, int32_t*);
+int64_t secateur_rans_encode(const uint8_t*, int64_t, const uint32_t*, int64_t, uint16_t*, int64_t);
+int64_t secateur_rans_decode(const uint16_t*, int64_t, int64_t, const uint32_t*, int64_t, uint8_t*);
+}
+
+static std::mt19937_64 random_bits;
+static int64_t below(int64_t n) { return static_cast<int64_t>(random_bits() % static_cast<uint64_t>(n)); }
+
+[[noreturn]] static void fail(const char* what, int64_t number) {
+    std::printf("case %lld: %s\n", static_cast<long long>(number), what);
+    std::exit(1);
+}
+
+template <class T>
+static void spoil(std::vector<T>& stream) {
+    switch (below(4)) {
+        case 0:
+            if (!stream.empty()) stream.resize(below(stream.size()));
+            break;
+        case 1:
+            stream.resize(stream.size() + 1 + below(9), static_cast<T>(below(256)));
+            break;
+        default:
+            for (int64_t k = below(8); k >= 0 && !stream.empty(); --k)
+                stream[below(stream.size())] = static_cast<T>(random_bits());
+    }
+}
+
+static bool context(int64_t number) {
+    const int64_t rows = 1 + below(20), columns = 1 + below(30), largest = int64_t(1) << below(16);
+    const int64_t stride = columns > 5 && below(2) ? 4 + below(columns - 4) : 0;
+    const int64_t percent = 1 + below(100);
+    std::vector<int32_t> levels(rows * columns), back(rows * columns, 77);
+    int64_t nonzero = 0;
+    int32_t smallest = 0, most = 0;
+    for (int32_t& level : levels) {
+        level = below(100) < percent ? static_cast<int32_t>(1 + below(largest)) * (below(2) ? 1 : -1) : 0;
+        nonzero += level != 0;
+        smallest = std::min(smallest, level);
+        most = std::max(most, level);
+    }
+    std::vector<uint8_t> stream(levels.size() * 8 + 64);
+    const int64_t length = secateur_context_encode(levels.data(), rows, columns, nonzero, smallest, most, stride,
+                                                   stream.data(), stream.size());
+    if (length < 0) fail("no room for the stream", number);
+    stream.resize(length);
+    stream.shrink_to_fit();
+    const std::vector<int32_t> wanted = levels;
+    if (secateur_context_decode(stream.data(), length, rows, columns, nonzero, smallest, most, stride, back.data()) ||
+        back != wanted)
+        fail("levels were not given back", number);
+    spoil(stream);
+    if (below(3) == 0) nonzero = below(rows * columns + 1);
+    if (below(3) == 0) smallest = -static_cast<int32_t>(below(70000)), most = 1 + static_cast<int32_t>(below(70000));
+    if (smallest == 0 && most == 0) nonzero = 0;  // which a caller makes sure of
+    const int64_t outcome = secateur_context_decode(stream.data(), stream.size(), rows, columns, nonzero, smallest, most,
+                                                    stride, back.data());
+    for (int32_t level : back) {
+        if (level < smallest || level > most) fail("a level lies outside of its bounds", number);
+        nonzero -= level != 0;
+    }
+    if (nonzero) fail("another number of levels is not zero than was announced", number);
+    return outcome != 0;
+}
+
+static bool rans(int64_t number) {
+    const int64_t count = 1 + below(3000), lanes = int64_t(1) << below(13), kinds = 1 + below(256);
+    std::vector<uint8_t> symbols(count), back(count);
+    std::vector<uint32_t> frequencies(256, 0);
+    for (int64_t s = 0; s < kinds; ++s) frequencies[s] = static_cast<uint32_t>(4096 / kinds);
+    frequencies[0] += static_cast<uint32_t>(4096 - 4096 / kinds * kinds);
+    for (uint8_t& symbol : symbols) symbol = static_cast<uint8_t>(below(kinds));
+    std::vector<uint16_t> buffer(count + 2 * lanes);
+    const int64_t length =
+        secateur_rans_encode(symbols.data(), count, frequencies.data(), lanes, buffer.data(), buffer.size());
+    if (length < 0) fail("no room for the words", number);
+    std::vector<uint16_t> words(buffer.end() - length, buffer.end());
+    if (secateur_rans_decode(words.data(), length, count, frequencies.data(), lanes, back.data()) || back != symbols)
+        fail("symbols were not given back", number);
+    spoil(words);
+    words.shrink_to_fit();
+    if (below(3) == 0) frequencies[below(256)] = static_cast<uint32_t>(random_bits());
+    const int64_t other_lanes = below(3) ? lanes : below(5000) - 5;
+    return secateur_rans_decode(words.data(), words.size(), count, frequencies.data(), other_lanes, back.data()) != 0;
+}
+
+int main(int, char** arguments) {
+    const int64_t cases = std::atoll(arguments[1]);
+    int64_t refused = 0;
+    for (int64_t number = 0; number < cases; ++number) {
+        random_bits.seed(number);
+        refused += number % 2 ? rans(number) : context(number);
+    }
+    std::printf("%lld cases, %lld refused\n", static_cast<long long>(cases), static_cast<long long>(refused));
+    return 0;
+}
