@@ -148,3 +148,22 @@ def test_the_command_goes_from_data_to_file_and_evaluate_judges_it(tmp_path, cap
 def test_a_wrong_flag_of_the_command_is_named(tmp_path, capsys, flags, message):
     assert main(["compress", "lenet-300-100", "--data", "digits", "--runs", str(tmp_path), *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_files_and_the_decay_study_are_published_and_shown(tmp_path, monkeypatch, capsys):
+    from secateur.experiments import decay, presets, reproduce
+
+    short = replace(presets.preset("paper", "lenet-300-100"), data="digits", train=JOB.train)
+    monkeypatch.setattr(reproduce, "preset", lambda name, network: short)
+    monkeypatch.setattr(decay, "preset", lambda name, network: short)
+    monkeypatch.setattr(decay, "_LEVELS", (4,))
+    places = ["--networks", "lenet-300-100", "--workers", "1", "--results", str(tmp_path / "results")]
+    places += ["--runs", str(tmp_path / "runs"), "--seeds", "1", "--json"]
+    assert main(["reproduce", "files", *places]) == 0
+    (grid,) = json.loads(capsys.readouterr().out)
+    assert [row[:2] for row in grid["rows"]][-1] == ["lenet-300-100, secateur paper, huffman", "1"]
+    (published,) = (tmp_path / "results/lenet-300-100/paper").glob("file-seed00.json")
+    assert json.loads(published.read_text())["test"]["test_images"] == 357
+    assert main(["reproduce", "decay", *places]) == 0
+    (grid,) = json.loads(capsys.readouterr().out)
+    assert [row[0] for row in grid["rows"]] == ["0, 4", "0.0001, 4"]

@@ -361,7 +361,7 @@ def test_bytes_behind_the_last_stream_are_refused():
         (b"PK\x03\x04 and so on", "not a .cut file: it begins differently"),
         (small().replace(b"\r\n", b"\n", 1), "changed by a transfer as text"),
         (join(*split(small()), version=2), "byte 8: version 2 of the format is unknown: update secateur"),
-        (join(16, *split(small())[1:]), "byte 9: flags 0x10 are unknown"),
+        (join(32, *split(small())[1:]), "byte 9: flags 0x20 are unknown"),
         (join(8, *split(small())[1:]), "byte 9: flags 0x08 are unknown"),
         (join(9, b"\x07lenet-6" + bytes(9), b""), "layout is that of a network that is unknown"),
         (join(9, b"\x07lenet-5\x0b" + bytes(9), b""), 'tensor "conv1.weight".*a bit that has no meaning is set'),

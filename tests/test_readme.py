@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_python_in_the_readme_runs():
+def test_the_python_in_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert blocks
     names: dict[str, object] = {}

@@ -101,7 +101,7 @@ class Reproduce:
     what: Annotated[
         tyro.conf.Positional[str],
         _named("TABLE"),
-        Doc("table1, table2, files, sensitivity, rival (Deep Compression), or search: how the epochs were chosen"),
+        Doc("table1, table2, files, sensitivity, decay, rival (Deep Compression), or search: how epochs were chosen"),
     ]
     networks: Annotated[tuple[str, ...], Doc("which rows")] = ("lenet-300-100", "lenet-5")
     preset: Annotated[str, Doc("the settings to run")] = "paper"
@@ -311,13 +311,22 @@ def _evaluate(words: list[str]) -> int:
 
 def _reproduce(words: list[str]) -> int:
     from secateur.experiments import rival
+    from secateur.experiments.decay import run_decay_study
     from secateur.experiments.presets import preset, preset_names
     from secateur.experiments.reproduce import jobs, result_path, run_missing, search_epochs, sensitivity_jobs
-    from secateur.report.tables import file_table, rival_table, sensitivity_table, stages_table, table1, table2
+    from secateur.report.tables import (
+        decay_table,
+        file_table,
+        rival_table,
+        sensitivity_table,
+        stages_table,
+        table1,
+        table2,
+    )
 
     chosen = _parse(Reproduce, words)
     with _Usage():
-        require_one_of("table", chosen.what, ("table1", "table2", "files", "sensitivity", "rival", "search"))
+        require_one_of("table", chosen.what, ("table1", "table2", "files", "sensitivity", "decay", "rival", "search"))
         _require_at_least(0, seeds=chosen.seeds)
         _require_at_least(1, workers=chosen.workers)
         for network in chosen.networks:
@@ -340,6 +349,11 @@ def _reproduce(words: list[str]) -> int:
         for network in chosen.networks:
             console.print(f"{search_epochs(network, **places)}", highlight=False, markup=False, soft_wrap=True)
         return 0
+    if chosen.what == "decay":
+        for network in chosen.networks:
+            for path in run_decay_study(network, range(chosen.seeds), **places):
+                console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+        wanted = []
     if chosen.what == "rival" and wanted:
         for network in chosen.networks:
             rival.search_quality(network, **places)
@@ -353,6 +367,8 @@ def _reproduce(words: list[str]) -> int:
             )
     if chosen.what == "table1":
         grids = [table1(chosen.results, preset_names(), chosen.networks)]
+    elif chosen.what == "decay":
+        grids = [decay_table(chosen.results, network) for network in chosen.networks]
     elif chosen.what == "files":
         grids = [file_table(chosen.results, preset_names(), chosen.networks)]
     elif chosen.what == "rival":

@@ -10,6 +10,7 @@ from secateur.experiments.presets import preset_names
 from secateur.experiments.standings import after_each_stage
 from secateur.report.tables import (
     Grid,
+    decay_table,
     file_table,
     rival_table,
     sensitivity_table,
@@ -29,6 +30,7 @@ def results_section(results: Path) -> str:
     met = tuple(network for network in _NETWORKS if after_each_stage(results, network))
     grids += [table(results, met) for table in (rival_table, stages_table) if met]
     others = [file_table(results, preset_names(), _NETWORKS)]
+    others += [decay_table(results, network) for network in _NETWORKS]
     others += [*(sensitivity_table(results, network) for network in _NETWORKS), step_table(results)]
     grids += [grid for grid in others if grid.rows]
     return "\n\n".join(f"**{grid.title}**\n\n{grid.as_markdown()}" for grid in grids)

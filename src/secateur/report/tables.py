@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from secateur.experiments.decay import summarize_decay
 from secateur.experiments.reproduce import (
     HAN,
     PAPER,
@@ -122,6 +123,33 @@ def file_table(results: Path, presets: tuple[str, ...], networks: tuple[str, ...
         "floats. Mean ± standard deviation over seeds; errors on test images, of the network read back from the file."
     )
     return Grid("Files: size and error", header, tuple(rows), note)
+
+
+def decay_table(results: Path, network: str) -> Grid:
+    """Say whether weight decay makes shared values cheaper, as the paper suspects."""
+    header = (
+        "λ_wd, values a layer",
+        "seeds",
+        "weights kept",
+        "error pruned %",
+        "error of the file %",
+        "file",
+        "bits each",
+    )
+    rows = tuple(
+        (
+            f"{row.lambda_wd:g}, {row.levels}",
+            str(row.seeds),
+            _spread(row.kept, 0),
+            _spread(row.error_pruned, 2),
+            _spread(row.error, 2),
+            _spread((row.size_bytes[0] / 1000, row.size_bytes[1] / 1000), 2, " kB"),
+            f"{row.bits_per_weight_kept:.2f}",
+        )
+        for row in summarize_decay(results, network)
+    )
+    note = "Other settings: the paper preset's. Errors on validation images; bits: of the whole file, per weight kept."
+    return Grid(f"Does weight decay make quantisation cheaper? {network}", header, rows, note)
 
 
 def table2(results: Path, preset: str, networks: tuple[str, ...]) -> Grid:
