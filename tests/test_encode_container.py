@@ -1,6 +1,7 @@
 import io
 import math
 import zlib
+from pathlib import Path
 
 import pytest
 import torch
@@ -499,7 +500,7 @@ def test_a_zip_bomb_is_refused_before_it_takes_memory():
 
 
 def test_metadata_that_swells_is_refused():
-    deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=container._DICTIONARY)
     packed = deflate.compress(bytes(1 << 24)) + deflate.flush()
     head = bytearray()
     put_varint(head, len(packed))
@@ -512,3 +513,11 @@ def test_an_error_names_the_file(tmp_path):
     path.write_bytes(small()[:-1])
     with pytest.raises(FormatError, match=r"model\.cut: .* byte \d+"), open_archive(path):
         pass
+
+
+def test_the_dictionary_of_the_metadata_is_part_of_the_format():
+    document = (Path(__file__).parents[1] / "docs/format.md").read_text()
+    assert f"`{container._DICTIONARY.decode()}`" in document
+    plain, known = {"x": "qwzkvjqwpf"}, {"run": "lenet-300-100-mnist-alpha=50-epochs=160-fine_tune_epochs=60-seed=0"}
+    sizes = [len(to_bytes({}, metadata=metadata)) for metadata in (plain, known)]
+    assert sizes[1] < sizes[0] + 10

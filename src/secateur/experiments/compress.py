@@ -116,7 +116,15 @@ def compress(
             )
         model = freeze(model, half_codebook=True)
         errors["trained"] = error_rate(model, inputs, labels)
-    header = {"data": job.data, "mean": repr(scaling.mean), "std": repr(scaling.std), "run": job.name}
+    header = {
+        "data": job.data,
+        "mean": repr(scaling.mean),
+        "std": repr(scaling.std),
+        "run": job.name,
+        "compression": compression.name,
+        "validation error %": f"{error_rate(model, inputs, labels):.2f}",
+        "secateur": versions()["secateur"],
+    }
     size = save(model, directory.packed, codec=compression.codec, metadata=header, sort_units=compression.sort_units)
     errors["decoded"] = error_rate(load(directory.packed), inputs, labels)
     totals = count(model)
