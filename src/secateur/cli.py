@@ -34,15 +34,14 @@ def _named(placeholder: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prune:
-    """Train the sibling of a network, cut it, fine-tune what is left, and leave a sparse network with its record."""
+class _Training:
+    """What every command that trains is told."""
 
     network: Annotated[tyro.conf.Positional[str], _named("NETWORK"), Doc("lenet-300-100 or lenet-5")]
     data: Annotated[str, Doc("mnist, fashion-mnist, cifar10, or digits (needs no download)")] = "mnist"
     preset: Annotated[
         str, Doc("settings that the other flags then change: paper, quick, accurate, best or best-augmented")
     ] = "paper"
-    dense: Annotated[bool, Doc("train the dense reference instead: same settings, no thresholds")] = False
     seed: Annotated[int, Doc("of the weights, the order of images and everything else random")] = 0
     threads: Annotated[int | None, Doc("CPU threads; a seed and a thread count determine every bit")] = None
     runs: Annotated[Path, Doc("where runs are kept")] = Path("runs")
@@ -54,23 +53,17 @@ class Prune:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compress:
+class Compress(_Training):
     """Prune a network, quantise what is left and write it as one small file: the whole pipeline."""
 
-    network: Annotated[tyro.conf.Positional[str], _named("NETWORK"), Doc("lenet-300-100 or lenet-5")]
-    data: Annotated[str, Doc("mnist, fashion-mnist, cifar10, or digits (needs no download)")] = "mnist"
-    preset: Annotated[
-        str, Doc("settings that the other flags then change: paper, quick, accurate, best or best-augmented")
-    ] = "paper"
-    seed: Annotated[int, Doc("of the weights, the order of images and everything else random")] = 0
-    threads: Annotated[int | None, Doc("CPU threads; a seed and a thread count determine every bit")] = None
-    runs: Annotated[Path, Doc("where runs are kept")] = Path("runs")
-    data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
-    resume: Annotated[bool, Doc("go on with an unfinished run")] = False
-    json: Annotated[bool, Doc("print the result as JSON and nothing else")] = False
-    sibling: SiblingConfig = field(default_factory=SiblingConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
     compression: Compression = field(default_factory=Compression)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prune(_Training):
+    """Train the sibling of a network, cut it, fine-tune what is left, and leave a sparse network with its record."""
+
+    dense: Annotated[bool, Doc("train the dense reference instead: same settings, no thresholds")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,7 +233,7 @@ def _compress(words: list[str]) -> int:
     return 0
 
 
-Training = TypeVar("Training", Prune, Compress)
+Training = TypeVar("Training", bound=_Training)
 
 
 def _job(command: type[Training], words: list[str]) -> tuple[Training, Job]:
