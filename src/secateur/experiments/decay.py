@@ -7,7 +7,6 @@ What counts is bytes at equal error; judged on validation images.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from secateur.atomic import write_atomically
 from secateur.experiments.compress import Compression, compress
 from secateur.experiments.job import Job, versions
 from secateur.experiments.presets import preset
-from secateur.experiments.reproduce import mean_std
+from secateur.experiments.reproduce import FileStats
 
 _DECAYS = (0.0, 1e-4)
 _LEVELS = (2, 4, 8, 32)
@@ -26,16 +25,11 @@ _LEVELS = (2, 4, 8, 32)
 
 @dataclass(frozen=True)
 class DecayRow:
-    """Files of one decay and one number of shared values, over seeds."""
+    """Files of one decay and one number of shared values."""
 
     lambda_wd: float
     levels: int
-    seeds: int
-    kept: tuple[float, float]
-    error_pruned: tuple[float, float]
-    error: tuple[float, float]
-    size_bytes: tuple[float, float]
-    bits_per_weight_kept: float
+    files: FileStats
 
 
 def run_decay_study(
@@ -59,7 +53,7 @@ def run_decay_study(
         yield path
 
 
-_KEYS = ("kept", "bytes", "validation")
+_KEYS = ("kept", "bytes", "fp32_bytes", "validation")
 
 
 def summarize_decay(results: Path, network: str) -> list[DecayRow]:
@@ -72,18 +66,8 @@ def summarize_decay(results: Path, network: str) -> list[DecayRow]:
     rows = []
     for decay, levels in dict.fromkeys((file["lambda_wd"], file["levels"]) for file in files):
         same = [file for file in files if (file["lambda_wd"], file["levels"]) == (decay, levels)]
-        rows.append(
-            DecayRow(
-                lambda_wd=decay,
-                levels=levels,
-                seeds=len(same),
-                kept=mean_std(file["kept"] for file in same),
-                error_pruned=mean_std(file["validation"]["pruned"] for file in same),
-                error=mean_std(file["validation"]["decoded"] for file in same),
-                size_bytes=mean_std(file["bytes"] for file in same),
-                bits_per_weight_kept=math.fsum(8 * file["bytes"] / file["kept"] for file in same) / len(same),
-            )
-        )
+        errors, pruned = ([file["validation"][key] for file in same] for key in ("decoded", "pruned"))
+        rows.append(DecayRow(decay, levels, FileStats.of(same, errors, pruned)))
     return rows
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import signal
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import active_children, get_context
@@ -148,18 +148,40 @@ def _compress_and_publish(name: str, job: Job, results: Path, runs: Path, data_r
 
 
 @dataclass(frozen=True)
+class FileStats:
+    """Files that were made alike, over seeds, as mean and standard deviation."""
+
+    seeds: int
+    kept: tuple[float, float]
+    error_pruned: tuple[float, float]
+    error: tuple[float, float]
+    size_bytes: tuple[float, float]
+    bits_per_weight_kept: float
+    ratio: float
+
+    @classmethod
+    def of(cls, files: Sequence[Result], errors: Iterable[float], errors_pruned: Iterable[float]) -> FileStats:
+        """Sum up the records of files, with their errors and those of the networks they were made of."""
+        before = list(errors_pruned)
+        return cls(
+            seeds=len(files),
+            kept=mean_std(file["kept"] for file in files),
+            error_pruned=mean_std(before) if before else (math.nan, math.nan),
+            error=mean_std(errors),
+            size_bytes=mean_std(file["bytes"] for file in files),
+            bits_per_weight_kept=statistics.fmean(8 * file["bytes"] / file["kept"] for file in files),
+            ratio=statistics.fmean(file["fp32_bytes"] / file["bytes"] for file in files),
+        )
+
+
+@dataclass(frozen=True)
 class FileRow:
     """The files that one preset's seeds were compressed to."""
 
     network: str
     preset: str
-    seeds: int
     codec: str
-    kept: tuple[float, float]
-    error_pruned: tuple[float, float]
-    error: tuple[float, float]
-    size_bytes: tuple[float, float]
-    ratio: float
+    files: FileStats
 
 
 def summarize_files(results: Path, preset_name: str, network: str) -> FileRow | None:
@@ -169,18 +191,12 @@ def summarize_files(results: Path, preset_name: str, network: str) -> FileRow | 
     if not files:
         return None
     pruned = read_results(results, preset_name, network)["prune"]
-    of_seeds = [pruned[file["job"]["seed"]] for file in files if file["job"]["seed"] in pruned]
-    return FileRow(
-        network=network,
-        preset=preset_name,
-        seeds=len(files),
-        codec=files[0]["compression"]["codec"],
-        kept=mean_std(file["kept"] for file in files),
-        error_pruned=mean_std(map(_error, of_seeds)) if of_seeds else (math.nan, math.nan),
-        error=mean_std(file["test"]["error"]["decoded"] for file in files),
-        size_bytes=mean_std(file["bytes"] for file in files),
-        ratio=statistics.fmean(file["fp32_bytes"] / file["bytes"] for file in files),
+    stats = FileStats.of(
+        files,
+        (file["test"]["error"]["decoded"] for file in files),
+        (_error(pruned[file["job"]["seed"]]) for file in files if file["job"]["seed"] in pruned),
     )
+    return FileRow(network, preset_name, files[0]["compression"]["codec"], stats)
 
 
 # How the paper's number of epochs was chosen: one long run, judged on validation images.

@@ -14,6 +14,7 @@ from secateur.experiments.reproduce import (
     HAN,
     PAPER,
     PAPER_LAYERS,
+    FileStats,
     Row,
     Setting,
     largest_layers_prune_most,
@@ -107,17 +108,8 @@ def file_table(results: Path, presets: tuple[str, ...], networks: tuple[str, ...
             for who, error, size, ratio in _PUBLISHED_FILES[network]:
                 rows.append((f"{network}, {who}", "–", "–", "–", error, size, ratio))
         for row in ours:
-            rows.append(
-                (
-                    f"{row.network}, secateur {row.preset}{', huffman' if row.codec == 'huffman' else ''}",
-                    str(row.seeds),
-                    _spread(row.kept, 0),
-                    _spread(row.error_pruned, 2),
-                    _spread(row.error, 2),
-                    _spread((row.size_bytes[0] / 1000, row.size_bytes[1] / 1000), 2, " kB"),
-                    f"{row.ratio:,.0f}×",
-                )
-            )
+            name = f"{row.network}, secateur {row.preset}{', huffman' if row.codec == 'huffman' else ''}"
+            rows.append((name, *_files(row.files), f"{row.files.ratio:,.0f}×"))
     note = (
         "Ours: whole .cut files with weights, biases, header and checksums; 1 kB is 1000 bytes, the ratio is to 32-bit "
         "floats. Mean ± standard deviation over seeds; errors on test images, of the network read back from the file."
@@ -137,19 +129,21 @@ def decay_table(results: Path, network: str) -> Grid:
         "bits each",
     )
     rows = tuple(
-        (
-            f"{row.lambda_wd:g}, {row.levels}",
-            str(row.seeds),
-            _spread(row.kept, 0),
-            _spread(row.error_pruned, 2),
-            _spread(row.error, 2),
-            _spread((row.size_bytes[0] / 1000, row.size_bytes[1] / 1000), 2, " kB"),
-            f"{row.bits_per_weight_kept:.2f}",
-        )
+        (f"{row.lambda_wd:g}, {row.levels}", *_files(row.files), f"{row.files.bits_per_weight_kept:.2f}")
         for row in summarize_decay(results, network)
     )
     note = "Other settings: the paper preset's. Errors on validation images; bits: of the whole file, per weight kept."
     return Grid(f"Does weight decay make quantisation cheaper? {network}", header, rows, note)
+
+
+def _files(files: FileStats) -> tuple[str, ...]:
+    return (
+        str(files.seeds),
+        _spread(files.kept, 0),
+        _spread(files.error_pruned, 2),
+        _spread(files.error, 2),
+        _spread((files.size_bytes[0] / 1000, files.size_bytes[1] / 1000), 2, " kB"),
+    )
 
 
 def table2(results: Path, preset: str, networks: tuple[str, ...]) -> Grid:
