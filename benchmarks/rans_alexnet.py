@@ -1,10 +1,9 @@
-"""How long does a network of AlexNet's size take through the fast codec, and in how much memory?
+"""How long does a network of AlexNet's size take through the fast codec, and in how much memory? (two cores).
 
-AlexNet's own shapes, 61 million weights, the per-layer sparsities of the paper's table 2, 32 values per layer; position
-and value of a weight are drawn at random. Timed is what a user calls: `secateur.save(…, codec="rans")`, which writes the
-file, and `secateur.load_state`, which reads it. Memory is the peak of a fresh process that does nothing else, interpreter
-and torch included; what it held before the call, without the weights themselves, is given beside it. Rivals: torch's own
-file (not compressed) and zlib at its fastest level over the same weights.
+AlexNet's own shapes, 61 million weights, the per-layer sparsities of the paper's table 2, 32 values per layer; which
+weights are kept and their values are drawn at random. Timed is what a user calls: `secateur.save(…, codec="rans")`,
+which writes the file, and `secateur.load_state`, which reads it. Memory is the peak of a fresh process that does nothing
+else, with interpreter, torch and the weights. Rivals: torch's own file, not compressed, and zlib at its fastest.
 """
 
 import argparse
@@ -26,7 +25,8 @@ from torch import nn
 import secateur
 
 DENSITY = {  # of the paper's table 2, as 1 − pruned
-    "conv1": 0.962, "conv2": 0.651, "conv3": 0.757, "conv4": 0.633, "conv5": 0.665, "fc6": 0.032, "fc7": 0.085, "fc8": 0.215,
+    "conv1": 0.962, "conv2": 0.651, "conv3": 0.757, "conv4": 0.633, "conv5": 0.665,
+    "fc6": 0.032, "fc7": 0.085, "fc8": 0.215,
 }  # fmt: skip
 VALUES = 32
 LIMITS = {"encode": 2.0, "decode": 1.0, "peak": 2.2}
@@ -131,7 +131,6 @@ def main() -> None:
             "encode_s": seconds(lambda: [zlib.compress(tensor.numpy(), 1) for tensor in state.values()], 1),
             "decode_s": seconds(lambda: [zlib.decompress(each) for each in packed], 1),
         }
-        del model, state, packed
         peaks = {kind: peak_mb(kind, path) for kind in ("encode", "decode")}
     print(f"{'':16}{'bytes':>14}{'encode s':>10}{'decode s':>10}")
     for name, row in rows.items():
@@ -152,7 +151,9 @@ def main() -> None:
             "limits": LIMITS,
         }
         options.save.parent.mkdir(parents=True, exist_ok=True)
-        options.save.write_text(json.dumps({"rows": rows, "memory": peaks, **facts}, indent=1, ensure_ascii=False) + "\n")
+        options.save.write_text(
+            json.dumps({"rows": rows, "memory": peaks, **facts}, indent=1, ensure_ascii=False) + "\n"
+        )
 
 
 if __name__ == "__main__":
