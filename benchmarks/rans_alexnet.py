@@ -2,8 +2,8 @@
 
 AlexNet's own shapes, 61 million weights, the per-layer sparsities of the paper's table 2, 32 values per layer; which
 weights are kept and their values are drawn at random. Timed is what a user calls: `secateur.save(…, codec="rans")`,
-which writes the file, and `secateur.load_state`, which reads it. Memory is the peak of a fresh process that does nothing
-else, with interpreter, torch and the weights. Rivals: torch's own file, not compressed, and zlib at its fastest.
+which writes the file, and `secateur.load_state`, which reads it. Memory is the peak of a fresh process that does no more,
+interpreter, torch and weights included. Rivals: torch's own file, not compressed, and zlib at its fastest.
 """
 
 import argparse
