@@ -24,40 +24,33 @@ from torch import nn
 
 import secateur
 
-DENSITY = {  # of the paper's table 2, as 1 − pruned
-    "conv1": 0.962, "conv2": 0.651, "conv3": 0.757, "conv4": 0.633, "conv5": 0.665,
-    "fc6": 0.032, "fc7": 0.085, "fc8": 0.215,
-}  # fmt: skip
+LAYERS = {  # shape of the weight, and 1 − the pruned share of the paper's table 2
+    "conv1": ((96, 3, 11, 11), 0.962),
+    "conv2": ((256, 48, 5, 5), 0.651),
+    "conv3": ((384, 256, 3, 3), 0.757),
+    "conv4": ((384, 192, 3, 3), 0.633),
+    "conv5": ((256, 192, 3, 3), 0.665),
+    "fc6": ((4096, 9216), 0.032),
+    "fc7": ((4096, 4096), 0.085),
+    "fc8": ((1000, 4096), 0.215),
+}
 VALUES = 32
 LIMITS = {"encode": 2.0, "decode": 1.0, "peak": 2.2}
 
 
 def alexnet() -> nn.ModuleDict:
-    """Return AlexNet's layers, weights pruned and quantised, made in pieces so that nothing but them takes memory."""
-    with torch.device("meta"):
-        layers = nn.ModuleDict(
-            {
-                "conv1": nn.Conv2d(3, 96, 11),
-                "conv2": nn.Conv2d(96, 256, 5, groups=2),
-                "conv3": nn.Conv2d(256, 384, 3),
-                "conv4": nn.Conv2d(384, 384, 3, groups=2),
-                "conv5": nn.Conv2d(384, 256, 3, groups=2),
-                "fc6": nn.Linear(9216, 4096),
-                "fc7": nn.Linear(4096, 4096),
-                "fc8": nn.Linear(4096, 1000),
-            }
-        )
-    layers = layers.to_empty(device="cpu")
-    random = np.random.default_rng(0)
-    for name, layer in layers.items():
+    """Return AlexNet's tensors, weights pruned and quantised, made in pieces so that nothing but them takes memory."""
+    layers, random = nn.ModuleDict(), np.random.default_rng(0)
+    for name, (shape, density) in LAYERS.items():
+        layer = layers[name] = nn.Module()
+        layer.weight, layer.bias = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.zeros(shape[0]))
         codebook = np.sort(random.normal(0, 0.02, VALUES)).astype(np.float32)
         weights = layer.weight.detach().numpy().reshape(-1)
-        for start in range(0, weights.size, 1 << 20):
-            piece = weights[start : start + (1 << 20)]
+        for start in range(0, weights.size, 1 << 18):
+            piece = weights[start : start + (1 << 18)]
             piece[:] = 0
-            kept = random.random(piece.size, np.float32) < DENSITY[name]
+            kept = random.random(piece.size, np.float32) < density
             piece[kept] = codebook[random.integers(0, VALUES, np.count_nonzero(kept), np.uint8)]
-        layer.bias.detach().zero_()
     return layers
 
 

@@ -24,7 +24,7 @@ Places: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 _UNSIGNED = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_CHUNK = 1 << 18  # elements worked on at a time
+_CHUNK = 1 << 17  # elements worked on at a time
 _FLOATS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7, torch.float64: 52}  # bits of the mantissa
 
 

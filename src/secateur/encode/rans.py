@@ -59,7 +59,7 @@ def encode_sparse(places: Places, levels: npt.NDArray[np.int32], bounds: Bounds)
     put_varint(out, lanes)
     streams = []
     for tokens in (gaps, kept):
-        frequencies = scaled_frequencies(np.bincount(tokens, minlength=256))
+        frequencies = scaled_frequencies(_counts(tokens))
         _put_frequencies(out, frequencies)
         streams.append(_encode_tokens(tokens, frequencies, lanes))
     for words in streams:
@@ -98,6 +98,12 @@ def _decode_into(out: Array, table: Array | None, stream: memoryview, bounds: Bo
             tokens.append(_decode_tokens(words, bounds.nonzero, each, lanes, cursor))
         _scatter(tokens[0], tokens[1], cursor, bounds, table, out)
     cursor.end()
+
+
+def _counts(tokens: Tokens) -> Numbers:
+    # Piece by piece: bincount makes 64-bit numbers of what it counts.
+    pieces = (tokens[start : start + (1 << 16)] for start in range(0, len(tokens), 1 << 16))
+    return np.sum([np.bincount(piece, minlength=256) for piece in pieces], axis=0)
 
 
 def _lanes(count: int) -> int:
