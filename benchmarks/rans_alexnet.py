@@ -134,8 +134,8 @@ def main() -> None:
         found["peak_over_fp32"] = found["peak_mb"] * 1e6 / dense
         found["own_over_fp32"] = (found["peak_mb"] - found["before_mb"]) * 1e6 / dense
         peak, own = f"{found['peak_over_fp32']:.2f}", f"{found['own_over_fp32']:.2f}"
-        print(f"fresh process, {kind}: {found['first_s']:.2f} s, peak memory {found['peak_mb']:.0f} MB, {peak} × the fp32 "
-              f"weights ({own} × without interpreter and torch; limit {LIMITS['peak']})")  # fmt: skip
+        print(f"fresh process, {kind}: {found['first_s']:.2f} s, peak memory {found['peak_mb']:.0f} MB, {peak} × the "
+              f"fp32 weights ({own} × without interpreter and torch; limit {LIMITS['peak']})")  # fmt: skip
     if options.save:
         facts = {
             "torch": torch.__version__,

@@ -103,7 +103,8 @@ def _decode_into(out: Array, table: Array | None, stream: memoryview, bounds: Bo
 def _counts(tokens: Tokens) -> Numbers:
     # Piece by piece: bincount makes 64-bit numbers of what it counts.
     pieces = (tokens[start : start + (1 << 16)] for start in range(0, len(tokens), 1 << 16))
-    return np.sum([np.bincount(piece, minlength=256) for piece in pieces], axis=0)
+    counts: Numbers = np.sum([np.bincount(piece, minlength=256) for piece in pieces], axis=0)
+    return counts
 
 
 def _lanes(count: int) -> int:
