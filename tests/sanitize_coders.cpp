@@ -1,6 +1,7 @@
 // Drives the native coders with streams and bounds that no encoder wrote, to be built with sanitizers: nothing may be
 // read or written outside of its buffers and no arithmetic may be undefined. Prints how many streams were refused.
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +13,9 @@ int64_t secateur_context_encode(int32_t*, int64_t, int64_t, int64_t, int32_t, in
 int64_t secateur_context_decode(const uint8_t*, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int64_t, int32_t*);
 int64_t secateur_rans_encode(const uint8_t*, int64_t, const uint32_t*, int64_t, uint16_t*, int64_t);
 int64_t secateur_rans_decode(const uint16_t*, int64_t, int64_t, const uint32_t*, int64_t, uint8_t*);
+int64_t secateur_rans_tokenize(const void*, int32_t, const int32_t*, int64_t, uint8_t*, uint8_t*, uint8_t*, int64_t);
+int64_t secateur_rans_scatter(const uint8_t*, const uint8_t*, int64_t, const uint8_t*, int64_t, const void*, int32_t,
+                              int64_t, int32_t, int32_t, void*);
 }
 
 static std::mt19937_64 random_bits;
@@ -95,12 +99,54 @@ static bool rans(int64_t number) {
     return secateur_rans_decode(words.data(), words.size(), count, frequencies.data(), other_lanes, back.data()) != 0;
 }
 
+template <class Place>
+static bool tokens(int64_t number) {
+    const int64_t size = 1 + below(5000), largest = int64_t(1) << below(16), percent = 1 + below(100);
+    std::vector<Place> places;
+    std::vector<int32_t> levels, wanted(size, 0), back(size, 0);
+    for (int64_t place = 0; place < size; ++place) {
+        if (below(100) >= percent) continue;
+        wanted[place] = static_cast<int32_t>(1 + below(largest)) * (below(2) ? 1 : -1);
+        places.push_back(static_cast<Place>(place));
+        levels.push_back(wanted[place]);
+    }
+    const int64_t count = places.size();
+    auto smallest = static_cast<int32_t>(-largest), most = static_cast<int32_t>(largest);
+    std::vector<uint8_t> gaps(count), kept(count), raw(8 * count);
+    const int64_t length = secateur_rans_tokenize(places.data(), sizeof(Place) == 8, levels.data(), count, gaps.data(),
+                                                  kept.data(), raw.data(), raw.size());
+    if (length < 0) fail("no room for the raw bits", number);
+    raw.resize(length);
+    raw.shrink_to_fit();
+    if (secateur_rans_scatter(gaps.data(), kept.data(), count, raw.data(), length, nullptr, 0, size, smallest, most,
+                              back.data()) ||
+        back != wanted)
+        fail("levels were not put back", number);
+    switch (below(3)) {
+        case 0: spoil(raw); break;
+        case 1: for (int64_t k = below(8); k >= 0 && count; --k) gaps[below(count)] = static_cast<uint8_t>(below(256)); break;
+        default: for (int64_t k = below(8); k >= 0 && count; --k) kept[below(count)] = static_cast<uint8_t>(below(256));
+    }
+    raw.shrink_to_fit();
+    if (below(3) == 0) smallest = -static_cast<int32_t>(below(70000)), most = static_cast<int32_t>(below(70000));
+    const int32_t width = 1 << below(4);
+    const std::vector<uint8_t> table((int64_t(most) - smallest + 1) * width, 3);
+    std::vector<uint8_t> out(size * width);
+    return secateur_rans_scatter(gaps.data(), kept.data(), count, raw.data(), raw.size(), table.data(), width, size,
+                                 smallest, most, out.data()) != 0;
+}
+
 int main(int, char** arguments) {
     const int64_t cases = std::atoll(arguments[1]);
     int64_t refused = 0;
     for (int64_t number = 0; number < cases; ++number) {
         random_bits.seed(number);
-        refused += number % 2 ? rans(number) : context(number);
+        switch (number % 4) {
+            case 0: refused += context(number); break;
+            case 1: refused += rans(number); break;
+            case 2: refused += tokens<int32_t>(number); break;
+            default: refused += tokens<int64_t>(number);
+        }
     }
     std::printf("%lld cases, %lld refused\n", static_cast<long long>(cases), static_cast<long long>(refused));
     return 0;

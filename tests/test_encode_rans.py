@@ -54,6 +54,76 @@ def test_native_and_numpy_loops_write_the_same_words(sent):
     np.testing.assert_array_equal(words, rans._twin_encode(sent, frequencies, lanes))
 
 
+sparse = st.builds(
+    lambda seed, size, density, largest: np.where(
+        np.random.default_rng(seed).random(size) < density,
+        np.random.default_rng(seed + 1).integers(-largest, largest, size),
+        0,
+    ).astype(np.int32),
+    st.integers(0, 2**32),
+    st.integers(1, 9000),
+    st.sampled_from([0.001, 0.1, 1.0]),
+    st.sampled_from([1, 60, 70_000]),
+).filter(np.any)
+
+
+@needs_native
+@given(sparse, st.sampled_from([np.int32, np.int64]))
+def test_native_and_numpy_give_a_level_the_same_token_and_raw_bits(levels, index):
+    places = np.flatnonzero(levels).astype(index)
+    kept, bounds = levels[places], Bounds.of(levels.reshape(1, -1))
+    found = rans._tokenize_all(places, kept, bounds)
+    wanted = rans._twin_tokenize(places, kept)
+    np.testing.assert_array_equal(found[0], wanted[0])
+    np.testing.assert_array_equal(found[1], wanted[1])
+    assert found[2] == wanted[2]
+
+
+@pytest.mark.parametrize("without_native", [False, True])
+@pytest.mark.parametrize("dtype", ["<u1", "<u2", "<u4", "<u8"])
+def test_values_are_the_table_at_the_levels(monkeypatch, without_native, dtype):
+    if without_native:
+        monkeypatch.setattr(rans, "_native_routines", lambda: None)
+    levels = example()
+    bounds = Bounds.of(levels)
+    table = np.array([0, 11, 22, 77, 88, 99], dtype)  # levels 0, 1, 2, −3, −2, −1
+    values = rans.decode_values(memoryview(rans.encode(levels, bounds)), bounds, table)
+    np.testing.assert_array_equal(values, table[levels.reshape(-1)])
+
+
+@pytest.mark.parametrize("without_native", [False, True])
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        (Bounds(1, 300, 2, -3, 3), "past the end"),
+        (Bounds(1, 302, 2, -3, 2), "outside of its bounds"),
+        (Bounds(1, 302, 2, 0, 3), "outside of its bounds"),
+    ],
+)
+def test_a_level_at_a_wrong_place_or_of_a_wrong_size_is_refused(monkeypatch, without_native, bounds, message):
+    if without_native:
+        monkeypatch.setattr(rans, "_native_routines", lambda: None)
+    levels = np.zeros((1, 302), np.int32)
+    levels[0, [3, 301]] = -2, 3
+    stream = rans.encode(levels, Bounds.of(levels))
+    with pytest.raises(FormatError, match=message):
+        rans.decode(memoryview(stream), bounds)
+
+
+@pytest.mark.parametrize("without_native", [False, True])
+def test_raw_bits_too_many_and_bits_after_the_last_are_refused(monkeypatch, without_native):
+    if without_native:
+        monkeypatch.setattr(rans, "_native_routines", lambda: None)
+    levels = np.zeros((1, 302), np.int32)
+    levels[0, [3, 301]] = -2, 3
+    bounds = Bounds.of(levels)
+    stream = rans.encode(levels, bounds)
+    with pytest.raises(FormatError, match="raw bits announced"):
+        rans.decode(memoryview(stream + b"\0"), bounds)
+    with pytest.raises(FormatError, match="after the last"):
+        rans.decode(memoryview(stream[:-1] + bytes([stream[-1] | 1])), bounds)
+
+
 def test_a_tensor_costs_its_entropy_and_a_small_table():
     draw = np.random.default_rng(0)
     levels = np.where(draw.random((400, 500)) < 0.05, draw.integers(1, 5, (400, 500)), 0).astype(np.int32)

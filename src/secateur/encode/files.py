@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -16,6 +17,7 @@ from torch.nn.utils import parametrize
 from secateur import models
 from secateur.atomic import write_atomically
 from secateur.encode.container import MAX_BYTES, Architecture, Archive, open_archive, to_bytes
+from secateur.encode.levels import to_bits
 from secateur.encode.units import with_sorted_units
 from secateur.nearest import require_one_of
 
@@ -103,7 +105,10 @@ def _warn_of_negative_zeros(name: str, tensor: Tensor) -> None:
     """Say so when zeros carry signs: `weight * mask` leaves such, and a file, which keeps every bit, grows by them."""
     has_signs = tensor.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
     if has_signs and tensor.layout == torch.strided and not tensor.is_meta:
-        count = int(torch.count_nonzero((tensor == 0) & tensor.signbit()))
+        # Piece by piece: a network that fills half of the memory must not need more than that to be saved.
+        bits, piece = to_bits(tensor), 1 << 18
+        sign = bits.dtype.type(1 << 8 * bits.itemsize - 1)
+        count = sum(np.count_nonzero(bits[at : at + piece] == sign) for at in range(0, bits.size, piece))
         if count >= max(100, tensor.numel() / 100):
             warnings.warn(
                 f'"{name}" holds {count:,} negative zeros, which are stored like weights: add 0.0 to it to lose them',

@@ -20,7 +20,7 @@ from torch import Tensor
 from secateur.encode import nncodec_sizes
 from secateur.encode.codecs import CODECS
 from secateur.encode.container import MAX_BYTES, Architecture, open_archive, to_bytes
-from secateur.encode.levels import Values, find_levels, to_bits, view_2d
+from secateur.encode.levels import Values, find_levels, find_values, to_bits, view_2d
 from secateur.encode.records import Record
 
 
@@ -161,7 +161,7 @@ def _nncodec_bytes(tensors: Mapping[str, Tensor], python: Path) -> int:
     levels, others = {}, 0
     for name, tensor in tensors.items():
         bits = to_bits(tensor)
-        found = next(find_levels(bits, tensor.dtype, tuple(tensor.shape)), None) if bits.any() else None
+        found = next(find_levels(*find_values(bits), tensor.dtype, tuple(tensor.shape)), None) if bits.any() else None
         if found is None:
             others += bits.nbytes if bits.any() else 0
         else:

@@ -7,9 +7,10 @@ the sign bit, 1 … m for the others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +20,11 @@ from torch import Tensor
 from secateur.encode.bounds import MOST_LEVELS, FormatError, Matrix
 
 Array = npt.NDArray[Any]
+Places: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 _UNSIGNED = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_CHUNK = 1 << 18  # elements worked on at a time
+_CHUNK = 1 << 17  # elements worked on at a time
 _FLOATS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7, torch.float64: 52}  # bits of the mantissa
 
 
@@ -40,13 +42,25 @@ class Values(IntEnum):
 
 
 class Levels(NamedTuple):
-    """Levels of a tensor with what they are worth: `table` holds a step, a codebook or nothing, as bytes."""
+    """Levels of a tensor with what they are worth: `table` holds a step, a codebook or nothing, as bytes.
 
-    matrix: Matrix
+    Most weights are zero: the others are listed, with their places in the flat tensor.
+    """
+
+    places: Places
+    kept: npt.NDArray[np.int32]
+    shape: tuple[int, ...]
     kind: Values
     table: bytes
     negatives: int
     positives: int
+
+    @property
+    def matrix(self) -> Matrix:
+        """All levels, zeros included."""
+        flat = np.zeros(math.prod(self.shape), np.int32)
+        flat[self.places] = self.kept
+        return flat.reshape(view_2d(self.shape))
 
 
 def view_2d(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -81,19 +95,33 @@ def unsigned(dtype: torch.dtype) -> str:
     return _UNSIGNED[min(dtype.itemsize, 8)]
 
 
-def find_levels(bits: Array, dtype: torch.dtype, shape: tuple[int, ...]) -> Iterator[Levels]:
-    """Yield the level matrices a tensor can be coded as, none when it has too many distinct values for that.
+def find_values(bits: Array) -> tuple[Places, Array]:
+    """Return where flat bit patterns are not zero, and those; piece by piece, so that nothing else takes memory."""
+    count = int(np.count_nonzero(bits))
+    places: Places = np.empty(count, np.int32 if bits.size < 1 << 31 else np.int64)
+    values = np.empty(count, bits.dtype)
+    done = 0
+    for start in range(0, bits.size, _CHUNK):
+        piece = bits[start : start + _CHUNK]
+        found = np.flatnonzero(piece)
+        values[done : done + len(found)] = piece[found]
+        places[done : done + len(found)] = found + start
+        done += len(found)
+    return places, values
 
-    A matrix is used up when the next one is asked for, which takes its memory. There must be a value that is not zero.
+
+def find_levels(places: Places, values: Array, dtype: torch.dtype, shape: tuple[int, ...]) -> Iterator[Levels]:
+    """Yield the levels a tensor can be coded as, none when it has too many distinct values for that.
+
+    `places` and `values` are what `find_values` returns; there must be some.
     """
     if dtype in _FLOATS:
-        yield from _levels_of_floats(bits, dtype, shape)
+        yield from _levels_of_floats(places, values, dtype, shape)
     elif not (dtype.is_floating_point or dtype.is_complex):
-        places = np.flatnonzero(bits)
-        numbers = bits[places] if dtype == torch.bool else bits[places].view(_numpy_integer(dtype))
+        numbers = values if dtype == torch.bool else values.view(_numpy_integer(dtype))
         lowest, highest = min(int(numbers.min()), 0), max(int(numbers.max()), 0)
         if highest - lowest < MOST_LEVELS:
-            yield Levels(_scatter(places, numbers, bits.size, shape), Values.INTEGERS, b"", -lowest, highest)
+            yield Levels(places, numbers.astype(np.int32), shape, Values.INTEGERS, b"", -lowest, highest)
 
 
 def look_up(table: Array, matrix: Matrix) -> Array:
@@ -152,33 +180,52 @@ def fits(kind: Values, dtype: torch.dtype) -> bool:
     return kind != Values.INTEGERS or not (dtype.is_floating_point or dtype.is_complex)
 
 
-def _levels_of_floats(bits: Array, dtype: torch.dtype, shape: tuple[int, ...]) -> Iterator[Levels]:
-    matrix, distinct = _rank(bits, shape)
-    if matrix is None:
+def _levels_of_floats(places: Places, bits: Array, dtype: torch.dtype, shape: tuple[int, ...]) -> Iterator[Levels]:
+    ranked = _rank(bits)
+    if ranked is None:
         return
+    distinct, kept = ranked
     negatives = int(np.searchsorted(distinct, 0))
     codebook = _bits_of_keys(distinct, bits.dtype)
     values = _to_float64(codebook, dtype)
     if not np.isfinite(values).all():
         return
     kind, table = _smallest_codebook(codebook, values, dtype)
-    yield Levels(matrix, kind, table, negatives, len(distinct) - negatives)
+    kept -= negatives
+    kept += kept >= 0  # level 0 is nothing's
+    yield Levels(places, kept, shape, kind, table, negatives, len(distinct) - negatives)
     found = None if dtype == torch.float64 or len(table) <= 2 else _find_step(values, codebook, dtype)
     if found is not None:
         kind, step, multiples = found
         by_level = np.concatenate([[0], multiples[negatives:], multiples[:negatives]]).astype(np.int32)
         lowest, highest = max(-int(multiples.min()), 0), max(int(multiples.max()), 0)
-        yield Levels(look_up(by_level, matrix).reshape(matrix.shape), kind, step, lowest, highest)
+        yield Levels(places, by_level[kept], shape, kind, step, lowest, highest)
 
 
-def _rank(bits: Array, shape: tuple[int, ...]) -> tuple[Matrix | None, npt.NDArray[np.int64]]:
-    """Return the rank of every value as its level, unless there are too many, and the keys of the distinct values."""
-    places = np.flatnonzero(bits)
-    distinct, ranks = _distinct(_keys(bits[places]))
-    if len(distinct) >= MOST_LEVELS:
-        return None, distinct
-    negatives = np.searchsorted(distinct, 0)
-    return _scatter(places, ranks - negatives + (ranks >= negatives), bits.size, shape), distinct
+def _rank(bits: Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]] | None:
+    """Return the keys of the distinct values in order and the rank of every value, unless there are too many."""
+    # A quantised tensor shows all of its few values in a sample, and sorting is what takes time.
+    distinct = np.unique(_keys(bits[:: max(len(bits) // 4096, 1)]))
+    ranks = _ranks_among(distinct, bits)
+    if ranks is None:
+        for start in range(0, len(bits), _CHUNK):
+            distinct = np.union1d(distinct, _keys(bits[start : start + _CHUNK]))
+            if len(distinct) >= MOST_LEVELS:
+                return None
+        ranks = _ranks_among(distinct, bits)
+    return None if ranks is None or len(distinct) >= MOST_LEVELS else (distinct, ranks)
+
+
+def _ranks_among(distinct: npt.NDArray[np.int64], bits: Array) -> npt.NDArray[np.int32] | None:
+    """Return where each value is among `distinct` keys, or None if one is not."""
+    ranks = np.empty(len(bits), np.int32)
+    for start in range(0, len(bits), _CHUNK):
+        keys = _keys(bits[start : start + _CHUNK])
+        nearest = np.minimum(np.searchsorted(distinct, keys), len(distinct) - 1)
+        if not (distinct[nearest] == keys).all():
+            return None
+        ranks[start : start + _CHUNK] = nearest
+    return ranks
 
 
 def _keys(bits: Array) -> npt.NDArray[np.int64]:
@@ -193,23 +240,6 @@ def _bits_of_keys(keys: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> Array:
     sign = 1 << 8 * dtype.itemsize - 1
     magnitude = np.where(keys < 0, -1 - keys, keys).astype(dtype)
     return np.where(keys < 0, magnitude | dtype.type(sign), magnitude).astype(dtype)
-
-
-def _distinct(keys: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the distinct keys in order, and where among them each key is."""
-    # A quantised tensor shows all of its few values in a sample, and sorting is what takes time.
-    sample = np.unique(keys[:: max(len(keys) // 4096, 1)])
-    nearest = np.minimum(np.searchsorted(sample, keys), len(sample) - 1)
-    if (sample[nearest] == keys).all():
-        return sample, nearest
-    distinct, ranks = np.unique(keys, return_inverse=True)
-    return distinct, ranks.reshape(-1)
-
-
-def _scatter(places: Array, levels: Array, size: int, shape: tuple[int, ...]) -> Matrix:
-    flat = np.zeros(size, np.int32)
-    flat[places] = levels
-    return flat.reshape(view_2d(shape))
 
 
 def _to_float64(bits: Array, dtype: torch.dtype) -> npt.NDArray[np.float64]:

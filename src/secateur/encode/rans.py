@@ -20,17 +20,19 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from secateur import native
-from secateur.encode.bounds import Bounds, FormatError, Matrix
+from secateur.encode.bounds import Bounds, Matrix
 from secateur.encode.varint import Cursor, put_varint
 
 Tokens: TypeAlias = npt.NDArray[np.uint8]
 Numbers: TypeAlias = npt.NDArray[np.int64]
+Places: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Array: TypeAlias = npt.NDArray[Any]
 _Words: TypeAlias = npt.NDArray[np.uint16]
 
 _SCALE_BITS = 12
@@ -38,38 +40,52 @@ _LOWEST = 1 << 16  # a state lies between this and 2³²
 _MOST_LANES = 4096
 _SYMBOLS_PER_LANE = 2048  # a state costs four bytes: a quarter of a per cent of its symbols, if they take 6 bits
 _GAP_DIRECT, _LEVEL_DIRECT = 16, 128
-_MOST_RAW_BITS = 48
 
 
 def encode(levels: Matrix, bounds: Bounds) -> bytes:
     """Code a level matrix row by row."""
-    if bounds.nonzero == 0:
-        return b""
     flat = levels.reshape(-1)
     places = np.flatnonzero(flat)
-    kept = flat[places].astype(np.int64)
-    parts = [
-        _tokenize(np.diff(places, prepend=-1) - 1, _GAP_DIRECT),
-        _tokenize(np.where(kept < 0, -2 * kept - 1, 2 * kept - 2), _LEVEL_DIRECT),
-    ]
+    return encode_sparse(places, flat[places], bounds)
+
+
+def encode_sparse(places: Places, levels: npt.NDArray[np.int32], bounds: Bounds) -> bytes:
+    """Code the levels that are not zero, given with their places in the matrix in rising order."""
+    if bounds.nonzero == 0:
+        return b""
+    gaps, kept, raw = _tokenize_all(places, levels, bounds)
     lanes = _lanes(bounds.nonzero)
     out = bytearray()
     put_varint(out, lanes)
     streams = []
-    for tokens, _, _ in parts:
-        frequencies = scaled_frequencies(np.bincount(tokens, minlength=256))
+    for tokens in (gaps, kept):
+        frequencies = scaled_frequencies(_counts(tokens))
         _put_frequencies(out, frequencies)
         streams.append(_encode_tokens(tokens, frequencies, lanes))
     for words in streams:
         put_varint(out, len(words) - 2 * lanes)
-    raw = [_raw_bits(rest, digits) for _, rest, digits in parts]
-    return b"".join([out, *(words.astype("<u2").tobytes() for words in streams), _pack(raw)])
+    return b"".join([out, *(words.astype("<u2", copy=False).tobytes() for words in streams), raw])
 
 
 def decode(stream: memoryview, bounds: Bounds) -> Matrix:
     """Give back the level matrix."""
-    cursor = Cursor(stream)
     levels = np.zeros(bounds.size, np.int32)
+    _decode_into(levels, None, stream, bounds)
+    return levels.reshape(bounds.rows, bounds.columns)
+
+
+def decode_values(stream: memoryview, bounds: Bounds, table: Array) -> Array:
+    """Give back what the levels are worth, flat, zero where nothing is; `table` is indexed by level.
+
+    There is never a matrix of levels: large tensors need no memory but their own.
+    """
+    values = np.zeros(bounds.size, table.dtype)
+    _decode_into(values, table, stream, bounds)
+    return values
+
+
+def _decode_into(out: Array, table: Array | None, stream: memoryview, bounds: Bounds) -> None:
+    cursor = Cursor(stream)
     if bounds.nonzero:
         lanes = cursor.varint()
         if lanes != _lanes(bounds.nonzero):
@@ -80,19 +96,15 @@ def decode(stream: memoryview, bounds: Bounds) -> Matrix:
         for each, length in zip(frequencies, lengths, strict=True):
             words = np.frombuffer(cursor.take(2 * length), "<u2").astype(np.uint16, copy=False)
             tokens.append(_decode_tokens(words, bounds.nonzero, each, lanes, cursor))
-        gaps, folded = _numbers(tokens[0], tokens[1], cursor)
-        places = np.cumsum(gaps + 1) - 1
-        if gaps.max() >= bounds.size or places[-1] >= bounds.size:
-            raise FormatError(f"a level lies past the end of {bounds.size:,}", offset=len(stream))
-        kept = np.where(folded & 1, -(folded + 1) // 2, folded // 2 + 1)
-        if kept.min() < bounds.smallest or kept.max() > bounds.largest:
-            raise FormatError(
-                f"levels {kept.min():,} to {kept.max():,} lie outside {bounds.smallest:,} to {bounds.largest:,}",
-                offset=len(stream),
-            )
-        levels[places] = kept
+        _scatter(tokens[0], tokens[1], cursor, bounds, table, out)
     cursor.end()
-    return levels.reshape(bounds.rows, bounds.columns)
+
+
+def _counts(tokens: Tokens) -> Numbers:
+    # Piece by piece: bincount makes 64-bit numbers of what it counts.
+    pieces = (tokens[start : start + (1 << 16)] for start in range(0, len(tokens), 1 << 16))
+    counts: Numbers = np.sum([np.bincount(piece, minlength=256) for piece in pieces], axis=0)
+    return counts
 
 
 def _lanes(count: int) -> int:
@@ -120,7 +132,7 @@ def _split(tokens: Tokens, direct: int) -> tuple[Numbers, Numbers]:
     beyond = np.maximum(all_tokens - direct, 0)
     top = beyond // 8 + direct.bit_length() - 1
     digits = np.where(all_tokens < direct, 0, top - 3)
-    numbers = np.where(all_tokens < direct, all_tokens, 8 + beyond % 8 << np.minimum(digits, _MOST_RAW_BITS))
+    numbers = np.where(all_tokens < direct, all_tokens, 8 + beyond % 8 << digits)
     return numbers[tokens], digits[tokens]
 
 
@@ -129,31 +141,6 @@ def _raw_bits(rest: Numbers, digits: Numbers) -> Tokens:
     total = np.cumsum(digits)
     to_come = np.repeat(total, digits) - np.arange(total[-1] if len(total) else 0) - 1
     return (np.repeat(rest, digits) >> to_come & 1).astype(np.uint8)
-
-
-def _pack(parts: list[Tokens]) -> bytes:
-    return np.packbits(np.concatenate(parts)).tobytes()
-
-
-def _numbers(gaps: Tokens, levels: Tokens, cursor: Cursor) -> tuple[Numbers, Numbers]:
-    """Put tokens and raw bits together again."""
-    starts, digits = zip(_split(gaps, _GAP_DIRECT), _split(levels, _LEVEL_DIRECT), strict=True)
-    numbers, counts = np.concatenate(starts), np.concatenate(digits)
-    total = int(counts.sum())
-    if counts.max() > _MOST_RAW_BITS:
-        raise cursor.wrong("a number is longer than any place or level")
-    if cursor.left != (total + 7) // 8:
-        raise cursor.wrong(f"{total:,} raw bits are announced and {cursor.left:,} bytes are left")
-    packed = np.frombuffer(cursor.take(cursor.left), np.uint8)
-    if total % 8 and packed[-1] & (1 << -total % 8) - 1:
-        raise cursor.wrong("the bits after the last one are not zero")
-    raw = np.unpackbits(packed, count=total).astype(np.int64)
-    if total:
-        ends = np.cumsum(counts)
-        raw <<= np.repeat(ends, counts) - np.arange(total) - 1
-        sums = np.concatenate([[0], np.cumsum(raw)])
-        numbers = numbers + sums[ends] - sums[ends - counts]
-    return numbers[: len(gaps)], numbers[len(gaps) :]
 
 
 def scaled_frequencies(counts: npt.NDArray[np.integer]) -> npt.NDArray[np.uint32]:
@@ -191,11 +178,57 @@ def _read_frequencies(cursor: Cursor) -> npt.NDArray[np.uint32]:
 
 
 @cache
-def _native_routines() -> tuple[native.Routine, native.Routine] | None:
-    pointer, size = ctypes.c_void_p, ctypes.c_int64
-    encode = native.routine("secateur_rans_encode", size, pointer, size, pointer, size, pointer, size)
-    decode = native.routine("secateur_rans_decode", size, pointer, size, size, pointer, size, pointer)
-    return None if encode is None or decode is None else (encode, decode)
+def _native_routines() -> tuple[native.Routine, ...] | None:
+    pointer, size, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+    found = (
+        native.routine("secateur_rans_encode", size, pointer, size, pointer, size, pointer, size),
+        native.routine("secateur_rans_decode", size, pointer, size, size, pointer, size, pointer),
+        native.routine("secateur_rans_tokenize", size, pointer, number, pointer, size, pointer, pointer, pointer, size),
+        native.routine(
+            "secateur_rans_scatter",
+            *(size, pointer, pointer, size, pointer, size, pointer, number, size, number, number, pointer),
+        ),
+    )
+    return None if found[0] is None else tuple(each for each in found if each is not None)
+
+
+def _tokenize_all(places: Places, levels: npt.NDArray[np.int32], bounds: Bounds) -> tuple[Tokens, Tokens, bytes]:
+    """Return the tokens of gaps and of levels, and the raw bits of both."""
+    routines = _native_routines()
+    if routines is None:
+        return _twin_tokenize(places, levels)
+    assert places.flags.c_contiguous
+    assert levels.flags.c_contiguous
+    gaps, kept = np.empty(len(places), np.uint8), np.empty(len(places), np.uint8)
+    longest = bounds.size.bit_length() + max(bounds.largest, -bounds.smallest).bit_length() + 1
+    raw = np.empty(len(places) * longest // 8 + 1, np.uint8)
+    into = gaps.ctypes.data, kept.ctypes.data, raw.ctypes.data, len(raw)
+    length = routines[2](places.ctypes.data, places.itemsize == 8, levels.ctypes.data, len(places), *into)
+    assert length >= 0
+    return gaps, kept, raw[:length].tobytes()
+
+
+_SCATTER_FAULTS = {
+    -1: "the raw bits announced are not those that are left",
+    -2: "the bits after the last one are not zero",
+    -3: "a level lies past the end",
+    -4: "a level lies outside of its bounds",
+}
+
+
+def _scatter(gaps: Tokens, levels: Tokens, cursor: Cursor, bounds: Bounds, table: Array | None, out: Array) -> None:
+    """Write the worth of every level to its place."""
+    raw = np.frombuffer(cursor.take(cursor.left), np.uint8)
+    routines = _native_routines()
+    if routines is None:
+        outcome = _twin_scatter(gaps, levels, raw, bounds, table, out)
+    else:
+        worth = (None, 0) if table is None else (table.ctypes.data, table.itemsize)
+        limits = bounds.size, bounds.smallest, bounds.largest
+        given = gaps.ctypes.data, levels.ctypes.data, len(gaps), raw.ctypes.data, len(raw)
+        outcome = routines[3](*given, *worth, *limits, out.ctypes.data)
+    if outcome:
+        raise cursor.wrong(_SCATTER_FAULTS[outcome])
 
 
 def _encode_tokens(tokens: Tokens, frequencies: npt.NDArray[np.uint32], lanes: int) -> _Words:
@@ -226,6 +259,39 @@ def _decode_tokens(
     if not sound:
         raise cursor.wrong("the states do not end where they began")
     return tokens
+
+
+def _twin_tokenize(places: Places, levels: npt.NDArray[np.int32]) -> tuple[Tokens, Tokens, bytes]:
+    wide = levels.astype(np.int64)
+    zeros: Numbers = np.diff(places.astype(np.int64), prepend=np.int64(-1)) - np.int64(1)
+    gaps, gap_rest, gap_digits = _tokenize(zeros, _GAP_DIRECT)
+    kept, rest, digits = _tokenize(np.where(wide < 0, -2 * wide - 1, 2 * wide - 2), _LEVEL_DIRECT)
+    raw = np.concatenate([_raw_bits(gap_rest, gap_digits), _raw_bits(rest, digits)])
+    return gaps, kept, np.packbits(raw).tobytes()
+
+
+def _twin_scatter(gaps: Tokens, levels: Tokens, raw: Tokens, bounds: Bounds, table: Array | None, out: Array) -> int:
+    starts, digits = zip(_split(gaps, _GAP_DIRECT), _split(levels, _LEVEL_DIRECT), strict=True)
+    numbers, counts = np.concatenate(starts), np.concatenate(digits)
+    total = int(counts.sum())
+    if len(raw) != (total + 7) // 8:
+        return -1
+    if total % 8 and raw[-1] & (1 << -total % 8) - 1:
+        return -2
+    if total:
+        ends = np.cumsum(counts)
+        shifted = np.unpackbits(raw, count=total).astype(np.int64) << np.repeat(ends, counts) - np.arange(total) - 1
+        sums = np.concatenate([[0], np.cumsum(shifted)])
+        numbers = numbers + sums[ends] - sums[ends - counts]
+    places = np.cumsum(numbers[: len(gaps)] + 1) - 1
+    if places[-1] >= bounds.size:  # no sum of 2²⁹ gaps below 2³⁴ wraps around
+        return -3
+    folded = numbers[len(gaps) :]
+    kept = np.where(folded & 1, -(folded + 1) // 2, folded // 2 + 1)
+    if kept.min() < bounds.smallest or kept.max() > bounds.largest:
+        return -4
+    out[places] = kept if table is None else table[kept]
+    return 0
 
 
 def _twin_encode(tokens: Tokens, frequencies: npt.NDArray[np.uint32], lanes: int) -> _Words:

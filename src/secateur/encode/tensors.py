@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from secateur.encode import rans
 from secateur.encode.bounds import Bounds, FormatError, Matrix
 from secateur.encode.codecs import CODECS, RAW, Codec, by_number, smallest
 from secateur.encode.levels import (
     Array,
     Levels,
+    Places,
     Values,
     check_table,
     find_levels,
+    find_values,
     from_bits,
     look_up,
     table_bytes,
@@ -51,17 +56,18 @@ ZEROS = Coding(Values.CODEBOOK)  # a tensor without values needs no stream
 def encode_tensor(tensor: Tensor, codecs: tuple[Codec, ...]) -> tuple[Coding, bytes]:
     """Return the smallest coding of a tensor, and its stream."""
     bits, dtype, shape = to_bits(tensor), tensor.dtype, tuple(tensor.shape)
-    nonzero = int(np.count_nonzero(bits))
+    places, values = find_values(bits)
+    nonzero = len(places)
     if not nonzero:
         return ZEROS, b""
     found: list[tuple[Coding, bytes]] = []
     if codecs and bits.size == math.prod(shape):
         distinct = 0
-        for levels in find_levels(bits, dtype, shape):
+        for levels in find_levels(places, values, dtype, shape):
             distinct = levels.negatives + levels.positives
-            found.append(_code_levels(levels, nonzero, codecs))
+            found.append(_code_levels(levels, codecs))
         if distinct == 0 or 4 * distinct > nonzero:  # no levels, or the codebook is a good part of the whole
-            found.append(_code_bits(bits, nonzero, shape, codecs))
+            found.append(_code_bits(places, values, shape, codecs))
     best = min(found, key=lambda entry: len(entry[1]), default=None)
     if best is None or bits.nbytes <= len(best[1]):
         return Coding(Values.RAW), bits.tobytes()
@@ -79,33 +85,50 @@ def decode_tensor(stream: memoryview, coding: Coding, dtype: torch.dtype, shape:
     cursor = Cursor(stream)
     size = table_bytes(coding.kind, dtype, coding.negatives, coding.positives)
     table = check_table(bytes(cursor.take(size)), coding.kind, dtype, coding.negatives, coding.positives)
-    matrix = _decode_levels(cursor.take(cursor.left), size, coding.codec, coding.bounds(shape))
-    return from_bits(look_up(table, matrix), dtype, shape)
+    stream, bounds = cursor.take(cursor.left), coding.bounds(shape)
+    if by_number(coding.codec).decode is rans.decode:  # which needs no matrix in between
+        with _offsets_from(size):
+            return from_bits(rans.decode_values(stream, bounds, table), dtype, shape)
+    return from_bits(look_up(table, _decode_levels(stream, size, coding.codec, bounds)), dtype, shape)
 
 
-def _code_levels(levels: Levels, nonzero: int, codecs: tuple[Codec, ...]) -> tuple[Coding, bytes]:
-    coding = Coding(levels.kind, RAW, nonzero, levels.negatives, levels.positives)
-    codec, stream = smallest(levels.matrix, coding.bounds(levels.matrix.shape), codecs)
+def _code_levels(levels: Levels, codecs: tuple[Codec, ...]) -> tuple[Coding, bytes]:
+    coding = Coding(levels.kind, RAW, len(levels.places), levels.negatives, levels.positives)
+    codec, stream = _smallest(levels, coding.bounds(levels.shape), codecs)
     return replace(coding, codec=codec), levels.table + stream
 
 
+def _smallest(levels: Levels, bounds: Bounds, codecs: tuple[Codec, ...]) -> tuple[int, bytes]:
+    if [codec.encode for codec in codecs] == [rans.encode]:  # which needs no matrix
+        return codecs[0].number, rans.encode_sparse(levels.places, levels.kept, bounds)
+    return smallest(levels.matrix, bounds, codecs)
+
+
 def _decode_levels(stream: memoryview, start: int, codec: int, bounds: Bounds) -> Matrix:
-    try:
+    with _offsets_from(start):
         return by_number(codec).decode(stream, bounds)
+
+
+@contextmanager
+def _offsets_from(start: int) -> Iterator[None]:
+    """Let the offsets of errors inside count from `start` bytes before."""
+    try:
+        yield
     except FormatError as error:
         raise FormatError(error.message, offset=start + (error.offset or 0)) from error
 
 
-def _code_bits(bits: Array, nonzero: int, shape: tuple[int, ...], codecs: tuple[Codec, ...]) -> tuple[Coding, bytes]:
+def _code_bits(
+    places: Places, values: Array, shape: tuple[int, ...], codecs: tuple[Codec, ...]
+) -> tuple[Coding, bytes]:
     """Code where the values are, unless they are everywhere, and then the values, most significant bytes first."""
     out = bytearray()
-    codec = RAW
-    if nonzero < bits.size:
-        places = (bits != 0).astype(np.int32).reshape(view_2d(shape))
-        codec, stream = smallest(places, Bounds(*view_2d(shape), nonzero, 0, 1), codecs)
+    codec, nonzero = RAW, len(places)
+    if nonzero < math.prod(shape):
+        marks = Levels(places, np.ones(nonzero, np.int32), shape, Values.BITS, b"", 0, 1)
+        codec, stream = _smallest(marks, Bounds(*view_2d(shape), nonzero, 0, 1), codecs)
         put_varint(out, len(stream))
         out += stream
-    values = bits[bits != 0]
     # One row of bytes has no neighbours above: the slow codec has nothing to add, not even where it was asked for.
     quick = [codec for codec in codecs if codec.name != "context"] or [c for c in CODECS if c.name != "context"]
     for plane in reversed(values.view("u1").reshape(nonzero, -1).T):
