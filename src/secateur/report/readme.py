@@ -10,6 +10,7 @@ from secateur.experiments.presets import preset_names
 from secateur.experiments.standings import after_each_stage
 from secateur.report.tables import (
     Grid,
+    coder_table,
     decay_table,
     file_table,
     rival_table,
@@ -31,7 +32,11 @@ def results_section(results: Path) -> str:
     grids += [table(results, met) for table in (rival_table, stages_table) if met]
     others = [file_table(results, preset_names(), _NETWORKS)]
     others += [decay_table(results, network) for network in _NETWORKS]
-    others += [*(sensitivity_table(results, network) for network in _NETWORKS), step_table(results)]
+    others += [
+        *(sensitivity_table(results, network) for network in _NETWORKS),
+        coder_table(results),
+        step_table(results),
+    ]
     grids += [grid for grid in others if grid.rows]
     return "\n\n".join(f"**{grid.title}**\n\n{grid.as_markdown()}" for grid in grids)
 
