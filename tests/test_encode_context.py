@@ -139,6 +139,11 @@ def test_the_rows_of_an_image_are_found():
     assert len(context.encode(levels, Bounds.of(levels))) < 0.8 * plain
 
 
+def test_the_rows_of_a_filter_are_tried():
+    assert 5 in context._strides(np.zeros((50, 500), np.int32))
+    assert context._strides(np.zeros((4, 5), np.int32)) == []
+
+
 def test_levels_of_many_sizes_are_no_larger_than_with_static_tables():
     draw = np.random.default_rng(0)
     sizes = np.round(draw.laplace(0, 40, (200, 300))).astype(np.int32)

@@ -42,6 +42,7 @@ from secateur.encode.varint import Cursor, put_varint
 
 _SHORTEST_STRIDE, _LONGEST_STRIDE = 4, 256
 _STRIDES_TRIED = 3
+_KERNELS = (5, 7)  # widths of filters whose rows are worth a try; those of 3 are too short
 _TRIAL_CELLS = 1 << 20  # larger matrices are judged by as many of their first levels
 
 
@@ -82,7 +83,7 @@ def decode(stream: memoryview, bounds: Bounds) -> Matrix:
 
 
 def _strides(levels: Matrix) -> list[int]:
-    """Return the distances at which two levels of a row are most often both non-zero, and the side of a square."""
+    """Return the distances at which two levels of a row are most often both non-zero, and sides of possible squares."""
     marks = levels != 0
     columns = marks.shape[1]
     lags = range(_SHORTEST_STRIDE - 1, min(_LONGEST_STRIDE, columns // 2) + 1)
@@ -91,7 +92,9 @@ def _strides(levels: Matrix) -> list[int]:
     peaks = [i for i in range(1, len(pairs) - 1) if pairs[i - 1] < pairs[i] >= pairs[i + 1]]
     found = [lags[i] for i in sorted(peaks, key=lambda i: -pairs[i])[:_STRIDES_TRIED]]
     side = math.isqrt(columns)
-    return found if side**2 != columns or side < _SHORTEST_STRIDE or side in found else [*found, side]
+    sides = [side] if side**2 == columns and side >= _SHORTEST_STRIDE else []
+    sides += [kernel for kernel in _KERNELS if columns % kernel**2 == 0 and kernel < columns]
+    return list(dict.fromkeys([*found, *sides]))
 
 
 def _stream(levels: Matrix, bounds: Bounds, stride: int) -> bytes:
