@@ -766,3 +766,11 @@ def test_shared_values_have_bits_without_a_gradient():
     model = quantize(sparse(mlp()), QuantizeConfig(levels=4))
     assert not coded_bits(model).requires_grad
     (functional.mse_loss(model(torch.randn(3, 12)), torch.zeros(3, 4)) + 0.1 * coded_bits(model)).backward()
+
+
+def test_filters_in_channels_last_order_are_shared_without_a_word():
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Conv2d(4, 8, 3)).to(memory_format=torch.channels_last)
+    weight = layer[0].weight.detach().clone()
+    quantize(layer, QuantizeConfig(levels=500))
+    assert_close(layer[0].weight, weight)

@@ -54,7 +54,7 @@ def initial_centroids(ordered: Tensor, count: int, init: Init, *, seed: int = 0)
 
 def assign(values: Tensor, centroids: Tensor) -> Tensor:
     """Return for each value the index of the nearest of the ordered centroids."""
-    return torch.bucketize(values.double(), _midpoints(centroids), right=True)
+    return torch.bucketize(values.double().contiguous(), _midpoints(centroids), right=True)
 
 
 def _midpoints(centroids: Tensor) -> Tensor:
