@@ -465,6 +465,7 @@ LEVELS = [0, 1, 2, 1] * 20
     [
         (Values.HALF_CODEBOOK, halves(1, float("inf")), "not finite"),
         (Values.HALF_CODEBOOK, halves(1, float("nan")), "not finite"),
+        (Values.CODEBOOK, bytes.fromhex("0000803f0100807f"), "not finite"),  # 1 and a signalling NaN
         (Values.HALF_CODEBOOK, halves(2, 1), "not in the order"),
         (Values.HALF_CODEBOOK, halves(1, 1), "not in the order"),
         (Values.HALF_CODEBOOK, halves(-1, 1), "not in the order"),

@@ -245,7 +245,8 @@ def _bits_of_keys(keys: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> Array:
 def _to_float64(bits: Array, dtype: torch.dtype) -> npt.NDArray[np.float64]:
     if dtype == torch.bfloat16:
         bits = bits.astype("<u4") << np.uint32(16)
-    values: npt.NDArray[np.float64] = bits.view(f"<f{bits.dtype.itemsize}").astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN is no news here: whoever asks looks for it
+        values: npt.NDArray[np.float64] = bits.view(f"<f{bits.dtype.itemsize}").astype(np.float64)
     return values
 
 
