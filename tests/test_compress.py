@@ -10,6 +10,7 @@ import secateur
 from secateur import data
 from secateur.cli import main
 from secateur.encode import open_archive
+from secateur.encode.units import without_dead_units
 from secateur.experiments.compress import Compression, compress, evaluate_file, load_file
 from secateur.experiments.job import Job, load_model
 from secateur.experiments.presets import compression_preset, preset_names
@@ -74,6 +75,22 @@ def test_a_killed_compression_goes_on_and_ends_with_the_same_bytes(finished, roo
     assert compress(JOB, FEW, root)[1].packed.read_bytes() == content
 
 
+def test_a_lost_file_is_written_again(finished, root):
+    _, file = finished
+    content = file.packed.read_bytes()
+    file.packed.unlink()
+    assert compress(JOB, FEW, root)[1].packed.read_bytes() == content
+
+
+def test_a_file_of_other_settings_is_not_taken_for_this_one(finished, root):
+    _, file = finished
+    record = file.read(file.file_record)
+    file.write(file.file_record, record | {"compression": record["compression"] | {"levels": 5}})
+    with pytest.raises(RunError, match="other settings"):
+        compress(JOB, FEW, root)
+    file.write(file.file_record, record)
+
+
 def test_the_file_alone_is_enough_to_judge_the_network(finished):
     _, file = finished
     network, scaling, data_set = load_file(file.packed)
@@ -97,8 +114,8 @@ def test_without_a_quantiser_the_file_holds_the_network_as_it_is(root, finished)
     pruned, _ = load_model(run.model)
     network = secateur.load(file.packed)
     for name, tensor in network.named_parameters():
-        alive = tensor != 0
-        torch.testing.assert_close(tensor[alive], pruned.get_parameter(name)[alive], rtol=0, atol=0)
+        wanted = without_dead_units(pruned).get_parameter(name)
+        torch.testing.assert_close(tensor, wanted, rtol=0, atol=0)
 
 
 def test_a_rate_term_makes_the_file_smaller(root):
@@ -128,14 +145,16 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
 
 
 def test_every_preset_knows_how_to_write_a_file():
-    assert [compression_preset(name) for name in preset_names()]
+    settings = {name: compression_preset(name) for name in preset_names()}
+    assert settings.pop("paper") == Compression(codec="huffman", sort_units=False)
+    assert all(each.codec == "smallest" and each.bias_levels and each.levels < 32 for each in settings.values())
 
 
 def test_the_command_goes_from_data_to_file_and_evaluate_judges_it(tmp_path, capsys):
     words = ["lenet-300-100", "--data", "digits", "--epochs", "1", "--rho", "0.2", "--levels", "6", "--threads", "1"]
     assert main(["compress", *words, "--quantize-epochs", "1", "--runs", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert "times smaller" in said
+    assert "32-bit floats would take" in said
     assert "model.cut" in said
     assert main(["evaluate", "--runs", str(tmp_path), "--json"]) == 0
     (judged,) = json.loads(capsys.readouterr().out)["files"].values()

@@ -113,6 +113,23 @@ class Untraceable(nn.Module):
         return self.b(self.a(x)) if x.sum() > 0 else x
 
 
+class Decoder(nn.Module):
+    """A layer whose weight is read a second time, by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.pre, self.enc, self.post = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.post(nn.functional.linear(self.enc(self.pre(x)), self.enc.weight.t()))
+
+
+def hooked():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[0].register_forward_hook(lambda module, inputs, output: output.cumsum(-1))
+    return model
+
+
 def tied():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     model[2].weight = model[0].weight
@@ -129,8 +146,16 @@ def tied():
         nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1), nn.Linear(4, 4)),
         nn.Sequential(nn.Conv2d(2, 4, 1, groups=2), nn.Conv2d(4, 2, 1)),
         nn.Sequential(nn.Conv2d(2, 4, 1), nn.Linear(4, 2)),
+        nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Conv2d(8, 4, 1)),
+        nn.Sequential(nn.Linear(5, 8), nn.MaxPool2d(3, 1, 1), nn.Linear(8, 4)),
+        Decoder(),
+        hooked(),
+        nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
     ],
-    ids=["used twice", "read twice", "untraceable", "tied", "softmax", "groups", "pixels"],
+    ids=[
+        *("used twice", "read twice", "untraceable", "tied", "softmax", "groups", "pixels"),
+        *("rows of pixels", "pooled units", "read by hand", "hook", "weight norm"),
+    ],
 )
 def test_units_that_may_not_move_are_not_found(model):
     assert hidden_units(model) == []

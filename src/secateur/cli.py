@@ -163,9 +163,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_commands()
         return 0 if words else 2
     if words[0] == "--version":
-        from importlib.metadata import version
+        from secateur.experiments.job import versions
 
-        print(f"secateur {version('secateur')}")
+        print(f"secateur {versions()['secateur']}")
         return 0
     try:
         with _Usage():
@@ -225,6 +225,8 @@ def _compress(words: list[str]) -> int:
             resume=chosen.resume,
             observer=watcher,
         )
+    if not is_main_process():
+        return 0
     if chosen.json:
         print(json.dumps(file.read(file.file_record)))
     else:
@@ -452,6 +454,9 @@ def _sizes(words: list[str]) -> int:
 
 
 def _bytes(gigabytes: float) -> int:
+    with _Usage():
+        if not 0 < gigabytes < 1 << 20:
+            raise ValueError(f"max-gb must be above 0 and below a million, got {gigabytes:g}")
     return int(gigabytes * (1 << 30))
 
 

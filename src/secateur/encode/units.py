@@ -4,8 +4,8 @@ Units have no order of their own: where layer B reads nothing but layer A, throu
 of A and column k of B can move together. Sorted by how many weights they have, units make a smaller file, since rows
 beside each other are then alike. A unit that nobody reads need not be computed.
 
-Such pairs are found by tracing the forward pass (torch.fx). What cannot be traced, or is not understood, stays as it
-is.
+Such pairs are found by tracing the forward pass (torch.fx): two linear layers, two convolutions, or a convolution whose
+images, in batches, are flattened for a linear layer. What cannot be traced, or is not understood, stays as it is.
 """
 
 from __future__ import annotations
@@ -19,17 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-# What acts on each unit alone. Pooling and flattening keep the units of a convolution in order and apart.
-_FUNCTIONS = {
-    *(torch.relu, torch.tanh, torch.sigmoid, torch.flatten),
-    *(F.relu, F.leaky_relu, F.elu, F.gelu, F.silu, F.hardtanh, F.relu6, F.tanh, F.sigmoid),
-    *(F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, F.dropout),
-}
-_METHODS = {"relu", "tanh", "sigmoid", "flatten", "contiguous"}
-_MODULES = (
+# What acts on each number alone, and what acts on the pixels of an image: neither mixes the channels of a convolution.
+_EACH = {
+    *(torch.relu, torch.tanh, torch.sigmoid, "relu", "tanh", "sigmoid", "contiguous"),
+    *(F.relu, F.leaky_relu, F.elu, F.gelu, F.silu, F.hardtanh, F.relu6, F.tanh, F.sigmoid, F.dropout),
     *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardtanh, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.Identity),
-    *(nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Dropout, nn.Flatten),
-)
+    nn.Dropout,
+}
+_PIXELS = {F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
+_FLATTEN = {torch.flatten, "flatten", nn.Flatten}
 
 
 @dataclass(frozen=True)
@@ -57,18 +55,24 @@ def hidden_units(model: nn.Module) -> list[HiddenUnits]:
     except Exception:  # a forward may raise anything when it is given a tracer
         return []
     layers = dict(model.named_modules())
-    calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    used = Counter(node.target for node in graph.nodes if node.op == "call_module")
+    # A tensor that the forward also reads by itself is read in a way that we do not know.
+    used.update(str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr")
     memory = Counter(parameter.data_ptr() for _, parameter in model.named_parameters(remove_duplicate=False))
+
+    def movable(node: fx.Node) -> nn.Linear | nn.Conv2d | None:
+        layer = _layer(node, layers)
+        if layer is None or used[node.target] > 1 or _has_hooks(layer):
+            return None
+        return layer if all(memory[parameter.data_ptr()] == 1 for parameter in layer.parameters()) else None
+
     found: list[HiddenUnits] = []
     for node in graph.nodes:
-        maker = _layer(node, layers)
-        reader_node, flattened = _follow(node, layers) if maker is not None else (None, False)
-        reader = _layer(reader_node, layers) if reader_node is not None else None
-        if maker is None or reader is None or reader_node is None:
-            continue
-        used_once = calls[node.target] == calls[reader_node.target] == 1
-        if used_once and not any(memory[p.data_ptr()] > 1 for p in (*maker.parameters(), *reader.parameters())):
-            found += _pair(maker, reader, flattened)
+        maker = movable(node)
+        between, end = _follow(node, layers) if maker is not None else ([], None)
+        reader = movable(end) if end is not None else None
+        if maker is not None and reader is not None:
+            found += _pair(maker, reader, between)
     return found
 
 
@@ -100,28 +104,29 @@ def with_sorted_units(model: nn.Module) -> nn.Module:
 
 
 def _layer(node: fx.Node, layers: dict[str, nn.Module]) -> nn.Linear | nn.Conv2d | None:
+    """Return the layer that a node calls, if its rows are its units and its weight and bias are its own."""
     layer = layers.get(str(node.target)) if node.op == "call_module" else None
-    if type(layer) is nn.Linear or (type(layer) is nn.Conv2d and layer.groups == 1):
-        return layer
-    return None
+    if type(layer) is not nn.Linear and not (type(layer) is nn.Conv2d and layer.groups == 1):
+        return None
+    return layer if set(layer._parameters) == {"weight", "bias"} else None
 
 
-def _follow(start: fx.Node, layers: dict[str, nn.Module]) -> tuple[fx.Node | None, bool]:
-    """Go on from a layer to the next one, as long as there is one way only and each unit stays by itself."""
-    flattened = False
+def _has_hooks(layer: nn.Module) -> bool:
+    return bool(layer._forward_hooks or layer._forward_pre_hooks)
+
+
+def _follow(start: fx.Node, layers: dict[str, nn.Module]) -> tuple[list[object], fx.Node | None]:
+    """Go on from a layer to the next one, as long as there is one way only, and return what lies between."""
+    between: list[object] = []
     for node in _only_users(start):
+        module = layers.get(str(node.target)) if node.op == "call_module" else None
         if _layer(node, layers) is not None:
-            return node, flattened
-        kind = layers.get(str(node.target)) if node.op == "call_module" else None
-        flattens = node.target in ("flatten", torch.flatten) or isinstance(kind, nn.Flatten)
-        if flattens and not _keeps_images_apart(node, kind):
-            return None, flattened
-        flattened |= flattens
-        known = node.op == "call_function" and node.target in _FUNCTIONS
-        known |= node.op == "call_method" and node.target in _METHODS
-        if not known and not isinstance(kind, _MODULES):
-            return None, flattened
-    return None, flattened
+            return between, node
+        kind: object = node.target if module is None else type(module)
+        if (kind in _FLATTEN and not _keeps_images_apart(node, module)) or (module is not None and _has_hooks(module)):
+            break
+        between.append(kind)
+    return between, None
 
 
 def _only_users(node: fx.Node) -> Iterator[fx.Node]:
@@ -133,14 +138,21 @@ def _only_users(node: fx.Node) -> Iterator[fx.Node]:
         node = user
 
 
-def _keeps_images_apart(node: fx.Node, kind: nn.Module | None) -> bool:
-    if isinstance(kind, nn.Flatten):
-        return kind.start_dim == 1 and kind.end_dim == -1
+def _keeps_images_apart(node: fx.Node, module: nn.Module | None) -> bool:
+    if isinstance(module, nn.Flatten):
+        return module.start_dim == 1 and module.end_dim == -1
     return node.args[1:] == (1,) and not node.kwargs
 
 
-def _pair(maker: nn.Linear | nn.Conv2d, reader: nn.Linear | nn.Conv2d, flattened: bool) -> Iterator[HiddenUnits]:
+def _pair(maker: nn.Linear | nn.Conv2d, reader: nn.Linear | nn.Conv2d, between: list[object]) -> Iterator[HiddenUnits]:
+    """Yield the units, if each stays by itself on the way: batches of vectors, of images, or of images made vectors."""
     made, read = len(maker.weight), reader.weight.shape[1]
-    from_pixels = isinstance(maker, nn.Conv2d) and isinstance(reader, nn.Linear)
-    if from_pixels == flattened and read % made == 0 and (from_pixels or read == made):
+    if isinstance(maker, nn.Linear):
+        fits = isinstance(reader, nn.Linear) and read == made and set(between) <= _EACH
+    elif isinstance(reader, nn.Conv2d):
+        fits = read == made and set(between) <= _EACH | _PIXELS
+    else:
+        flattened = [kind for kind in between if kind in _FLATTEN]
+        fits = len(flattened) == 1 and read % made == 0 and set(between) <= _EACH | _PIXELS | _FLATTEN
+    if fits:
         yield HiddenUnits(maker, reader, read // made)

@@ -80,8 +80,11 @@ def compress(
     """
     pruned = run(job, root, data_root=data_root, resume=resume, observer=observer)
     directory = pruned.inside(compression.name)
-    if directory.file_record.exists():
+    if directory.file_record.exists() and directory.packed.exists():
+        if directory.read(directory.file_record)["compression"] != asdict(compression):
+            raise RunError(f"{directory.path} holds a file with other settings, of an older version: move it away")
         return pruned, directory
+    directory.test.unlink(missing_ok=True)  # it would speak of another file
     directory.sweep()
     model, scaling = load_model(pruned.model)
     # As in the run itself: convolutions train faster with the channels of a pixel side by side.

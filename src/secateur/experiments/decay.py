@@ -45,7 +45,9 @@ def run_decay_study(
         for decay in _DECAYS:
             job = _job(network, decay, seed)
             for levels in _LEVELS:
-                _, file = compress(job, Compression(levels=levels), runs, data_root=data_root, resume=True)
+                _, file = compress(
+                    job, Compression(levels=levels, conv_levels=levels), runs, data_root=data_root, resume=True
+                )
                 record = file.read(file.file_record)
                 entries.append({"lambda_wd": decay, "levels": levels} | {key: record[key] for key in _KEYS})
         content = {"job": asdict(_job(network, _DECAYS[-1], seed)), "files": entries, "versions": versions()}

@@ -16,8 +16,8 @@ from secateur.train.loop import TrainConfig
 # about lr·ρ per step whatever the loss says, so sparsity follows the epochs: they are chosen on validation images.
 _PAPER_EPOCHS = {"lenet-300-100": 52, "lenet-5": 23}
 
-# A learning rate that goes to zero, a softer θ (α = 50) and a fine-tune after the cut;
-# no search for these is published yet.
+# A learning rate that goes to zero, a softer θ (α = 50) and a fine-tune after the cut. Only what was searched has a log
+# beside its results (*search.json).
 _LONG = TrainConfig(epochs=160, fine_tune_epochs=60, schedule="cosine", fine_tune_lr=2e-3, rho=0.030, input_dropout=0.1)
 _AUGMENTED = replace(_LONG, input_dropout=0.0, augment=0.5, scaling="standard")
 
@@ -44,7 +44,8 @@ _PRESETS: Mapping[str, Mapping[str, tuple[SiblingConfig, TrainConfig]]] = {
     },
 }
 
-# Chosen on validation images, two seeds of best-augmented LeNet-300-100 (levels-search.json beside its results).
+# Chosen on validation images, two seeds of best-augmented LeNet-300-100 (levels-search.json beside its results); the
+# values of convolutions were not searched.
 _FEW = Compression(levels=12, conv_levels=16, bias_levels=31, quantize_epochs=8)
 _COMPRESSIONS: Mapping[str, Compression] = {
     # The paper's future work: its pruning, then Deep Compression's weight sharing and coding as published.

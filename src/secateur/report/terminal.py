@@ -128,7 +128,7 @@ def print_run(console: Console, directory: RunDirectory) -> None:
     seconds = sum(result["seconds"].values())
     _say(console, f"Trained on {result['training_images']:,} images in {seconds:.0f} s, {result['threads']} thread(s).")
     _say(console, f"Files in {directory.path}:")
-    for path in sorted(directory.path.iterdir()):
+    for path in sorted(path for path in directory.path.iterdir() if path.is_file()):
         console.print(f"  {path.name:32} {path.stat().st_size:>12,} bytes", highlight=False)
     if not directory.test.exists():
         _say(console, f"Next: secateur evaluate {directory.path}")
@@ -146,7 +146,10 @@ def print_file(console: Console, directory: RunDirectory) -> None:
     steps = [f"{words[step]} {error:.2f} %" for step, error in record["validation"].items()]
     _say(console, "Error on validation images: " + "; ".join(steps))
     ratio = record["fp32_bytes"] / record["bytes"]
-    _say(console, f"File {directory.packed}, {record['bytes']:,} bytes: {ratio:,.0f} times smaller than 32-bit floats")
+    _say(
+        console,
+        f"File {directory.packed}, {record['bytes']:,} bytes: 32-bit floats would take {ratio:,.1f} times as many",
+    )
     if directory.test.exists():
         test = directory.read(directory.test)
         _say(console, f"Error on {test['test_images']:,} test images: {test['error']['decoded']:.2f} %")
