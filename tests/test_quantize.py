@@ -33,7 +33,7 @@ from secateur.quantize.rate import adaptive_bits, grid_bits, position_bits, symb
 from secateur.train.loop import Journal, TrainConfig, fit
 
 METHODS = ["shared", "uniform", "int8", "int4"]
-sizes = st.floats(2**-10, 2, width=32)
+sizes = st.builds(math.ldexp, st.floats(2**-10, 2, width=32), st.sampled_from([0, 0, 0, -45, -90]))
 weights = st.lists(st.one_of(st.just(0.0), sizes, sizes.map(lambda x: -x)), min_size=1, max_size=60)
 
 
@@ -114,6 +114,24 @@ def test_no_centroid_is_wasted(values, k, init):
     values = torch.tensor(values, dtype=torch.float64)
     centroids = cluster(values, k, init)
     assert len(assign(values, centroids).unique()) == min(k, len(values.unique()))
+
+
+def test_values_far_smaller_than_the_largest_have_means_of_their_own():
+    values = torch.tensor([-1, 1e-20, 2e-20, 6e-20, 8e-20], dtype=torch.float64)
+    assert_close(cluster(values, 3), torch.tensor([-1, 1.5e-20, 7e-20], dtype=torch.float64), rtol=1e-12, atol=0)
+
+
+def test_filters_far_smaller_than_the_others_are_shared():
+    torch.manual_seed(0)
+    layer = nn.Conv2d(1, 20, 5)
+    layer.weight.data[5:] *= 1e-13
+    assert len(quantize(layer, QuantizeConfig(levels=256)).weight.unique()) == 256
+
+
+def test_values_that_differ_in_their_last_bit_only_are_clustered():
+    values = 1 + torch.arange(9, dtype=torch.float64) * 2**-52
+    centroids = cluster(values, 4)
+    assert (centroids[assign(values, centroids)] - values).abs().max() <= 3 * 2**-52
 
 
 def test_the_three_starts_are_even_in_value_even_in_probability_and_drawn():
