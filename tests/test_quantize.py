@@ -432,6 +432,8 @@ def test_tied_tensors_share_one_quantiser():
         (lambda: nn.Sequential(nn.ReLU()), {}, "nothing to quantise"),
         (mlp, {"layers": {"3": 4}}, 'no layer or tensor matches "3"'),
         (mlp, {"layers": {nn.Conv2d: 4}}, "no layer of type Conv2d"),
+        (mlp, {"layers": {"0.weight": True}}, r'layers\["0.weight"\] must be .*, got True'),
+        (mlp, {"layers": {nn.Linear: 3.5}}, r"layers\[Linear\] must be .*, got 3.5"),
         (lambda: quantize(mlp()), {}, '"0.weight" is quantised already'),
         (lambda: build_sibling(mlp()), {}, 'method "shared" fixes what is zero'),
         (lambda: nn.Linear(3, 3, dtype=torch.complex64), {}, "floating-point"),
@@ -462,7 +464,10 @@ def test_a_refused_model_is_left_as_it_was():
         {"granularity": "row"},
         {"levels": 0},
         {"levels": 65_536},
+        {"levels": 3.5},
+        {"levels": True},
         {"bias_levels": 2},
+        {"bias_levels": 7.0},
         {"cutoff": -1.0},
     ],
 )
@@ -717,6 +722,14 @@ def test_what_is_not_quantised_counts_with_all_of_its_bits():
     layer = sparse(nn.Linear(100, 100, bias=False), 0.9)
     kept = int(layer.weight.count_nonzero())
     assert coded_bits(layer).item() == pytest.approx(32 * kept + position_bits(layer.weight != 0).item())
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_empty_tensors_take_no_bits():
+    assert coded_bits(nn.Linear(5, 0)).item() == 0
+    layer = nn.Linear(0, 5)
+    nn.init.ones_(layer.bias)
+    assert coded_bits(layer).item() == 32 * 5
 
 
 def test_tied_tensors_are_coded_once():

@@ -50,6 +50,10 @@ class QuantizeConfig:
         ):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        for name in ("levels", "bias_levels"):
+            number = getattr(self, name)
+            if not _is_whole(number) and not (name == "bias_levels" and number is None):
+                raise ValueError(f"{name} must be a whole number, got {number!r}")
         if not 1 <= self.levels <= 65_535:
             raise ValueError(f"levels must lie in 1 … 65535, got {self.levels}")
         if self.bias_levels is not None and not 3 <= self.bias_levels <= 65_535:
@@ -128,6 +132,12 @@ def _tensors(
     model: nn.Module, config: QuantizeConfig, layers: LayerRules
 ) -> Iterator[tuple[list[Place], QuantizeConfig, bool]]:
     """Yield each tensor to quantise once, with the places where it hangs, its rule and whether it is a bias."""
+    for key, rule in layers.items():
+        if not (rule is None or isinstance(rule, QuantizeConfig) or _is_whole(rule)):
+            named = f'"{key}"' if isinstance(key, str) else key.__name__
+            raise ValueError(
+                f"layers[{named}] must be a QuantizeConfig, a whole number of levels or None, got {rule!r}"
+            )
     everything = places(model)
     refuse_unmatched(model, everything, layers)
     rules = {key: replace(config, levels=rule) if isinstance(rule, int) else rule for key, rule in layers.items()}
@@ -146,6 +156,10 @@ def _tensors(
             "recurrent weight is left by the rules; name tensors of your own layers with "
             'layers={"name.pattern": QuantizeConfig()}'
         )
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
 
 
 def _quantizer(place: Place, weight: Tensor, rule: QuantizeConfig, cutoff: float, is_bias: bool) -> Quantizer:
