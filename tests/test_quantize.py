@@ -256,9 +256,33 @@ def test_half_precision_codebooks_hold_float16_values():
     assert_close(freeze(model, half_codebook=True)[0].weight, freeze(model)[0].weight, rtol=2**-11, atol=0)
 
 
-def test_shared_values_too_small_or_large_for_float16_stay_finite_and_non_zero():
-    frozen = freeze(quantize(layer_of([1e-12, -1e9, 0.0]), QuantizeConfig(levels=3)), half_codebook=True)
-    assert frozen.weight.tolist() == [[2.0**-24, -65504.0, 0.0]]
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("values", [[0.3, -1e9, 0.0], [3e-9, -2e-9, 0.0]])
+def test_what_float16_cannot_hold_keeps_a_codebook_of_float32(values, method):
+    model = quantize(layer_of(values), QuantizeConfig(method=method, levels=2))
+    assert torch.equal(freeze(model, half_codebook=True).weight, freeze(model).weight)
+
+
+def test_one_shared_value_out_of_the_range_of_float16_keeps_the_others_exact_too():
+    frozen = freeze(quantize(layer_of([1e-12, -0.3, 0.0]), QuantizeConfig(levels=2)), half_codebook=True)
+    assert torch.equal(frozen.weight, torch.tensor([[1e-12, -0.3, 0.0]]))
+
+
+def test_a_channel_of_zeros_does_not_keep_the_other_scales_from_float16():
+    layer = nn.Linear(3, 2)
+    layer.weight.data = torch.tensor([[0.1, -0.3, 0.2], [0.0, 0.0, 0.0]])
+    quantize(layer, QuantizeConfig(method="int8", granularity="channel"))
+    scale = torch.tensor(0.3 / 127).half().float()
+    assert torch.equal(freeze(layer, half_codebook=True).weight[0, 1], -127 * scale)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(("method", "learned"), [("shared", "centroids"), ("uniform", "log_step")])
+def test_a_codebook_that_diverged_is_refused(method, learned, half):
+    model = quantize(mlp(), QuantizeConfig(method=method, levels=3))
+    nn.init.constant_(getattr(quantizers(model)["2.weight"], learned), math.nan)
+    with pytest.raises(ValueError, match=r'"2\.weight" would freeze to NaN or infinite values'):
+        freeze(model, half_codebook=half)
 
 
 # Learned steps

@@ -93,8 +93,9 @@ def quantize(model: nn.Module, config: QuantizeConfig | None = None, *, layers: 
 def freeze(model: nn.Module, *, half_codebook: bool = False) -> nn.Module:
     """Return a plain copy whose tensors hold exactly the few values; class, key order and ties are the plain model's.
 
-    With `half_codebook` shared values, steps and scales are rounded to float16, so that a file stores two bytes each.
-    A sibling's or masked tensors that have no quantiser are cut as `prune` does. The model is left as it is.
+    With `half_codebook` shared values, steps and scales are rounded to float16, so that a file stores two bytes each;
+    those of a tensor that has one outside float16's range, 2⁻²⁴ … 65504, stay as they are. A sibling's or masked
+    tensors that have no quantiser are cut as `prune` does. The model is left as it is.
     """
     if not any(True for _ in readings(model, Quantizer)):
         raise ValueError(f"{type(model).__name__} is not quantised: call quantize(model) first")
@@ -190,6 +191,11 @@ def _frozen(reading: Reading, half: bool) -> Tensor:
     weight, quantizer = _before_quantizer(reading.original, reading.chain)
     assert quantizer is not None
     values = quantizer.frozen(weight, half)
+    if not torch.isfinite(values).all():
+        raise ValueError(
+            f'"{reading.full_name}" would freeze to NaN or infinite values: its training diverged, so go back to an '
+            "earlier checkpoint or train with a smaller learning rate"
+        )
     learned = any(isinstance(part, LearnedThreshold) for part in reading.chain)
     if learned and not values.any():
         raise ValueError(
