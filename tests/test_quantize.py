@@ -407,6 +407,7 @@ def test_the_largest_weight_of_a_tensor_is_exact_in_integers():
 
 def test_biases_are_quantised_only_when_asked():
     model = convolutional()
+    nn.init.normal_(model[1].bias)
     assert set(quantizers(quantize(copy.deepcopy(model)))) == {"0.weight", "3.weight", "4.weight", "6.weight"}
     asked = quantizers(quantize(model, QuantizeConfig(bias_levels=15)))
     assert {"0.bias", "1.weight", "1.bias", "6.bias"} < set(asked)
@@ -414,7 +415,13 @@ def test_biases_are_quantised_only_when_asked():
     assert len(freeze(model)[6].bias.unique()) <= 15
 
 
-@given(st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=40), st.integers(3, 33))
+def test_a_bias_of_zeros_has_no_scale_and_is_left_as_it_is():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    nn.init.zeros_(model[0].bias)
+    assert quantizers(quantize(model, QuantizeConfig(bias_levels=15))).keys() == {"0.weight", "1.weight", "1.bias"}
+
+
+@given(st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=40).filter(any), st.integers(3, 33))
 def test_biases_round_to_the_nearest_level_zero_included(values, levels):
     layer = nn.Linear(1, len(values))
     layer.bias.data = torch.tensor(values)

@@ -37,8 +37,14 @@ class QuantizeConfig:
     init: Annotated[Init, Doc("where k-means starts: even in value, even in probability, or at random weights")] = (
         "linear"
     )
-    granularity: Annotated[Literal["tensor", "channel"], Doc("what shares a scale of int8 or int4")] = "tensor"
-    bias_levels: Annotated[int | None, Doc("round biases and other 1-D tensors to at most so many values too")] = None
+    granularity: Annotated[
+        Literal["tensor", "channel"],
+        Doc("what shares a scale of int8 or int4; by channel a .cut file grows: it has one table of values per tensor"),
+    ] = "tensor"
+    bias_levels: Annotated[
+        int | None,
+        Doc("round biases and other 1-D tensors to at most so many values too, unless they are all zero"),
+    ] = None
     cutoff: Annotated[float, Doc("γ, on a sibling: weights with |θ(w)| below it are zero")] = 1e-3
     seed: Annotated[int, Doc("of the random start of k-means")] = 0
 
@@ -68,9 +74,10 @@ LayerRules: TypeAlias = Mapping[str | type[nn.Module], QuantizeConfig | int | No
 def quantize(model: nn.Module, config: QuantizeConfig | None = None, *, layers: LayerRules | None = None) -> nn.Module:
     """Let every chosen weight of `model` be read through a quantiser of its own, in place; return the model.
 
-    Zeros stay zero whatever is trained afterwards, and what is not zero stays so. `layers` overrides `config` as in
-    `build_sibling`; a number is the same with so many levels. A sibling takes "uniform", "int8" and "int4", and goes on
-    learning its thresholds; "shared" fixes what is zero and wants a pruned network.
+    Zeros of weights stay zero whatever is trained afterwards, and what is not zero stays so; biases, with
+    `bias_levels`, may come to zero and leave it. `layers` overrides `config` as in `build_sibling`; a number is the
+    same with so many levels. A sibling takes "uniform", "int8" and "int4", and goes on learning its thresholds;
+    "shared" fixes what is zero and wants a pruned network.
     """
     chosen = list(_tensors(model, config or QuantizeConfig(), layers or {}))
     for tied, rule, is_bias in chosen:  # all of them before the first change: a refused model stays as it was
@@ -148,7 +155,10 @@ def _tensors(
         rule, is_bias = rule_of_tied(tied, config, rules), False
         if rule is None and not is_lazy(parameter) and parameter.dim() == 1:
             rule, is_bias = rule_of_tied(tied, config, rules, weights_only=False), True
-        if rule is not None and not (is_bias and rule.bias_levels is None):
+        # A 1-D tensor of zeros says nothing of the scale that training will give it, so no step would suit it.
+        if is_bias and rule is not None and (rule.bias_levels is None or not _read(tied[0]).any()):
+            rule = None
+        if rule is not None:
             found += 1
             yield tied, rule, is_bias
     if not found:
