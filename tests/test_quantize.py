@@ -33,7 +33,7 @@ from secateur.quantize.rate import adaptive_bits, grid_bits, position_bits, symb
 from secateur.train.loop import Journal, TrainConfig, fit
 
 METHODS = ["shared", "uniform", "int8", "int4"]
-sizes = st.floats(2**-10, 2, width=32)
+sizes = st.builds(math.ldexp, st.floats(2**-10, 2, width=32), st.sampled_from([0, 0, 0, -45, -90]))
 weights = st.lists(st.one_of(st.just(0.0), sizes, sizes.map(lambda x: -x)), min_size=1, max_size=60)
 
 
@@ -114,6 +114,24 @@ def test_no_centroid_is_wasted(values, k, init):
     values = torch.tensor(values, dtype=torch.float64)
     centroids = cluster(values, k, init)
     assert len(assign(values, centroids).unique()) == min(k, len(values.unique()))
+
+
+def test_values_far_smaller_than_the_largest_have_means_of_their_own():
+    values = torch.tensor([-1, 1e-20, 2e-20, 6e-20, 8e-20], dtype=torch.float64)
+    assert_close(cluster(values, 3), torch.tensor([-1, 1.5e-20, 7e-20], dtype=torch.float64), rtol=1e-12, atol=0)
+
+
+def test_filters_far_smaller_than_the_others_are_shared():
+    torch.manual_seed(0)
+    layer = nn.Conv2d(1, 20, 5)
+    layer.weight.data[5:] *= 1e-13
+    assert len(quantize(layer, QuantizeConfig(levels=256)).weight.unique()) == 256
+
+
+def test_values_that_differ_in_their_last_bit_only_are_clustered():
+    values = 1 + torch.arange(9, dtype=torch.float64) * 2**-52
+    centroids = cluster(values, 4)
+    assert (centroids[assign(values, centroids)] - values).abs().max() <= 3 * 2**-52
 
 
 def test_the_three_starts_are_even_in_value_even_in_probability_and_drawn():
@@ -238,9 +256,33 @@ def test_half_precision_codebooks_hold_float16_values():
     assert_close(freeze(model, half_codebook=True)[0].weight, freeze(model)[0].weight, rtol=2**-11, atol=0)
 
 
-def test_shared_values_too_small_or_large_for_float16_stay_finite_and_non_zero():
-    frozen = freeze(quantize(layer_of([1e-12, -1e9, 0.0]), QuantizeConfig(levels=3)), half_codebook=True)
-    assert frozen.weight.tolist() == [[2.0**-24, -65504.0, 0.0]]
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("values", [[0.3, -1e9, 0.0], [3e-9, -2e-9, 0.0]])
+def test_what_float16_cannot_hold_keeps_a_codebook_of_float32(values, method):
+    model = quantize(layer_of(values), QuantizeConfig(method=method, levels=2))
+    assert torch.equal(freeze(model, half_codebook=True).weight, freeze(model).weight)
+
+
+def test_one_shared_value_out_of_the_range_of_float16_keeps_the_others_exact_too():
+    frozen = freeze(quantize(layer_of([1e-12, -0.3, 0.0]), QuantizeConfig(levels=2)), half_codebook=True)
+    assert torch.equal(frozen.weight, torch.tensor([[1e-12, -0.3, 0.0]]))
+
+
+def test_a_channel_of_zeros_does_not_keep_the_other_scales_from_float16():
+    layer = nn.Linear(3, 2)
+    layer.weight.data = torch.tensor([[0.1, -0.3, 0.2], [0.0, 0.0, 0.0]])
+    quantize(layer, QuantizeConfig(method="int8", granularity="channel"))
+    scale = torch.tensor(0.3 / 127).half().float()
+    assert torch.equal(freeze(layer, half_codebook=True).weight[0, 1], -127 * scale)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(("method", "learned"), [("shared", "centroids"), ("uniform", "log_step")])
+def test_a_codebook_that_diverged_is_refused(method, learned, half):
+    model = quantize(mlp(), QuantizeConfig(method=method, levels=3))
+    nn.init.constant_(getattr(quantizers(model)["2.weight"], learned), math.nan)
+    with pytest.raises(ValueError, match=r'"2\.weight" would freeze to NaN or infinite values'):
+        freeze(model, half_codebook=half)
 
 
 # Learned steps
@@ -365,6 +407,7 @@ def test_the_largest_weight_of_a_tensor_is_exact_in_integers():
 
 def test_biases_are_quantised_only_when_asked():
     model = convolutional()
+    nn.init.normal_(model[1].bias)
     assert set(quantizers(quantize(copy.deepcopy(model)))) == {"0.weight", "3.weight", "4.weight", "6.weight"}
     asked = quantizers(quantize(model, QuantizeConfig(bias_levels=15)))
     assert {"0.bias", "1.weight", "1.bias", "6.bias"} < set(asked)
@@ -372,7 +415,13 @@ def test_biases_are_quantised_only_when_asked():
     assert len(freeze(model)[6].bias.unique()) <= 15
 
 
-@given(st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=40), st.integers(3, 33))
+def test_a_bias_of_zeros_has_no_scale_and_is_left_as_it_is():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    nn.init.zeros_(model[0].bias)
+    assert quantizers(quantize(model, QuantizeConfig(bias_levels=15))).keys() == {"0.weight", "1.weight", "1.bias"}
+
+
+@given(st.lists(st.floats(-2, 2, width=32), min_size=1, max_size=40).filter(any), st.integers(3, 33))
 def test_biases_round_to_the_nearest_level_zero_included(values, levels):
     layer = nn.Linear(1, len(values))
     layer.bias.data = torch.tensor(values)
@@ -414,6 +463,8 @@ def test_tied_tensors_share_one_quantiser():
         (lambda: nn.Sequential(nn.ReLU()), {}, "nothing to quantise"),
         (mlp, {"layers": {"3": 4}}, 'no layer or tensor matches "3"'),
         (mlp, {"layers": {nn.Conv2d: 4}}, "no layer of type Conv2d"),
+        (mlp, {"layers": {"0.weight": True}}, r'layers\["0.weight"\] must be .*, got True'),
+        (mlp, {"layers": {nn.Linear: 3.5}}, r"layers\[Linear\] must be .*, got 3.5"),
         (lambda: quantize(mlp()), {}, '"0.weight" is quantised already'),
         (lambda: build_sibling(mlp()), {}, 'method "shared" fixes what is zero'),
         (lambda: nn.Linear(3, 3, dtype=torch.complex64), {}, "floating-point"),
@@ -444,7 +495,10 @@ def test_a_refused_model_is_left_as_it_was():
         {"granularity": "row"},
         {"levels": 0},
         {"levels": 65_536},
+        {"levels": 3.5},
+        {"levels": True},
         {"bias_levels": 2},
+        {"bias_levels": 7.0},
         {"cutoff": -1.0},
     ],
 )
@@ -699,6 +753,14 @@ def test_what_is_not_quantised_counts_with_all_of_its_bits():
     layer = sparse(nn.Linear(100, 100, bias=False), 0.9)
     kept = int(layer.weight.count_nonzero())
     assert coded_bits(layer).item() == pytest.approx(32 * kept + position_bits(layer.weight != 0).item())
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_empty_tensors_take_no_bits():
+    assert coded_bits(nn.Linear(5, 0)).item() == 0
+    layer = nn.Linear(0, 5)
+    nn.init.ones_(layer.bias)
+    assert coded_bits(layer).item() == 32 * 5
 
 
 def test_tied_tensors_are_coded_once():

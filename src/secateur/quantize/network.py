@@ -37,8 +37,14 @@ class QuantizeConfig:
     init: Annotated[Init, Doc("where k-means starts: even in value, even in probability, or at random weights")] = (
         "linear"
     )
-    granularity: Annotated[Literal["tensor", "channel"], Doc("what shares a scale of int8 or int4")] = "tensor"
-    bias_levels: Annotated[int | None, Doc("round biases and other 1-D tensors to at most so many values too")] = None
+    granularity: Annotated[
+        Literal["tensor", "channel"],
+        Doc("what shares a scale of int8 or int4; by channel a .cut file grows: it has one table of values per tensor"),
+    ] = "tensor"
+    bias_levels: Annotated[
+        int | None,
+        Doc("round biases and other 1-D tensors to at most so many values too, unless they are all zero"),
+    ] = None
     cutoff: Annotated[float, Doc("γ, on a sibling: weights with |θ(w)| below it are zero")] = 1e-3
     seed: Annotated[int, Doc("of the random start of k-means")] = 0
 
@@ -50,6 +56,10 @@ class QuantizeConfig:
         ):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        for name in ("levels", "bias_levels"):
+            number = getattr(self, name)
+            if not _is_whole(number) and not (name == "bias_levels" and number is None):
+                raise ValueError(f"{name} must be a whole number, got {number!r}")
         if not 1 <= self.levels <= 65_535:
             raise ValueError(f"levels must lie in 1 … 65535, got {self.levels}")
         if self.bias_levels is not None and not 3 <= self.bias_levels <= 65_535:
@@ -64,9 +74,10 @@ LayerRules: TypeAlias = Mapping[str | type[nn.Module], QuantizeConfig | int | No
 def quantize(model: nn.Module, config: QuantizeConfig | None = None, *, layers: LayerRules | None = None) -> nn.Module:
     """Let every chosen weight of `model` be read through a quantiser of its own, in place; return the model.
 
-    Zeros stay zero whatever is trained afterwards, and what is not zero stays so. `layers` overrides `config` as in
-    `build_sibling`; a number is the same with so many levels. A sibling takes "uniform", "int8" and "int4", and goes on
-    learning its thresholds; "shared" fixes what is zero and wants a pruned network.
+    Zeros of weights stay zero whatever is trained afterwards, and what is not zero stays so; biases, with
+    `bias_levels`, may come to zero and leave it. `layers` overrides `config` as in `build_sibling`; a number is the
+    same with so many levels. A sibling takes "uniform", "int8" and "int4", and goes on learning its thresholds;
+    "shared" fixes what is zero and wants a pruned network.
     """
     chosen = list(_tensors(model, config or QuantizeConfig(), layers or {}))
     for tied, rule, is_bias in chosen:  # all of them before the first change: a refused model stays as it was
@@ -89,8 +100,9 @@ def quantize(model: nn.Module, config: QuantizeConfig | None = None, *, layers: 
 def freeze(model: nn.Module, *, half_codebook: bool = False) -> nn.Module:
     """Return a plain copy whose tensors hold exactly the few values; class, key order and ties are the plain model's.
 
-    With `half_codebook` shared values, steps and scales are rounded to float16, so that a file stores two bytes each.
-    A sibling's or masked tensors that have no quantiser are cut as `prune` does. The model is left as it is.
+    With `half_codebook` shared values, steps and scales are rounded to float16, so that a file stores two bytes each;
+    those of a tensor that has one outside float16's range, 2⁻²⁴ … 65504, stay as they are. A sibling's or masked
+    tensors that have no quantiser are cut as `prune` does. The model is left as it is.
     """
     if not any(True for _ in readings(model, Quantizer)):
         raise ValueError(f"{type(model).__name__} is not quantised: call quantize(model) first")
@@ -128,6 +140,12 @@ def _tensors(
     model: nn.Module, config: QuantizeConfig, layers: LayerRules
 ) -> Iterator[tuple[list[Place], QuantizeConfig, bool]]:
     """Yield each tensor to quantise once, with the places where it hangs, its rule and whether it is a bias."""
+    for key, rule in layers.items():
+        if not (rule is None or isinstance(rule, QuantizeConfig) or _is_whole(rule)):
+            named = f'"{key}"' if isinstance(key, str) else key.__name__
+            raise ValueError(
+                f"layers[{named}] must be a QuantizeConfig, a whole number of levels or None, got {rule!r}"
+            )
     everything = places(model)
     refuse_unmatched(model, everything, layers)
     rules = {key: replace(config, levels=rule) if isinstance(rule, int) else rule for key, rule in layers.items()}
@@ -137,7 +155,10 @@ def _tensors(
         rule, is_bias = rule_of_tied(tied, config, rules), False
         if rule is None and not is_lazy(parameter) and parameter.dim() == 1:
             rule, is_bias = rule_of_tied(tied, config, rules, weights_only=False), True
-        if rule is not None and not (is_bias and rule.bias_levels is None):
+        # A 1-D tensor of zeros says nothing of the scale that training will give it, so no step would suit it.
+        if is_bias and rule is not None and (rule.bias_levels is None or not _read(tied[0]).any()):
+            rule = None
+        if rule is not None:
             found += 1
             yield tied, rule, is_bias
     if not found:
@@ -146,6 +167,10 @@ def _tensors(
             "recurrent weight is left by the rules; name tensors of your own layers with "
             'layers={"name.pattern": QuantizeConfig()}'
         )
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
 
 
 def _quantizer(place: Place, weight: Tensor, rule: QuantizeConfig, cutoff: float, is_bias: bool) -> Quantizer:
@@ -176,6 +201,11 @@ def _frozen(reading: Reading, half: bool) -> Tensor:
     weight, quantizer = _before_quantizer(reading.original, reading.chain)
     assert quantizer is not None
     values = quantizer.frozen(weight, half)
+    if not torch.isfinite(values).all():
+        raise ValueError(
+            f'"{reading.full_name}" would freeze to NaN or infinite values: its training diverged, so go back to an '
+            "earlier checkpoint or train with a smaller learning rate"
+        )
     learned = any(isinstance(part, LearnedThreshold) for part in reading.chain)
     if learned and not values.any():
         raise ValueError(

@@ -28,7 +28,7 @@ class Quantizer(nn.Module, ABC):
 
     @abstractmethod
     def frozen(self, weight: Tensor, half: bool) -> Tensor:
-        """Return the quantised weight for good; `half` rounds centroids, steps and scales to float16."""
+        """Return the quantised weight for good; `half` rounds centroids, steps and scales to float16 if they fit."""
 
     @abstractmethod
     def bits(self, weight: Tensor) -> Tensor:
@@ -153,7 +153,8 @@ class IntegerGrid(Quantizer):
         """Return the distance of two levels, in a shape that broadcasts over the weight."""
         shared = [dim for dim in range(weight.dim()) if dim != self.axis]
         largest = weight.detach().abs().amax(shared, keepdim=True) if shared else weight.detach().abs()
-        return (largest / self.largest).clamp(min=torch.finfo(weight.dtype).tiny)
+        scale = (largest / self.largest).clamp(min=torch.finfo(weight.dtype).tiny)
+        return torch.where(largest == 0, 1.0, scale)  # any scale does for a channel of zeros: one that fits float16
 
     def levels(self, weight: Tensor) -> Tensor:
         """Return the whole numbers that the scale is multiplied by, without gradient."""
@@ -224,6 +225,7 @@ def _never_zero(values: Tensor) -> Tensor:
 
 
 def _to_half(values: Tensor) -> Tensor:
-    """Round to float16, but neither to zero nor to infinity."""
-    bounded = torch.copysign(values.abs().clamp(_SMALLEST_HALF, _LARGEST_HALF), values)
-    return bounded.to(torch.float16).to(values.dtype)
+    """Round to float16, or leave all as they are where one would become zero or infinite."""
+    size = values.abs()
+    fits = bool(((size >= _SMALLEST_HALF) & (size <= _LARGEST_HALF)).all())
+    return values.to(torch.float16).to(values.dtype) if fits else values

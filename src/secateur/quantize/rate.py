@@ -88,6 +88,8 @@ class Positions(NamedTuple):
 
 def position_bits(kept: Tensor) -> Tensor:
     """Return the bits for saying which weights are not zero."""
+    if kept.numel() == 0:  # no rows or no columns to divide by
+        return torch.zeros((), dtype=torch.float64, device=kept.device)
     return Positions.of(kept).bits(kept.numel())[0]
 
 
