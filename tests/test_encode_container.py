@@ -500,6 +500,26 @@ def test_a_zip_bomb_is_refused_before_it_takes_memory():
         Archive(io.BytesIO(many_small), max_bytes=(8 << 20) - 1)
 
 
+@pytest.mark.parametrize("shape", [((1 << 20) + 1,), ((1 << 20) + 1, 1)])
+@pytest.mark.parametrize("codec", ["smallest", "context"])
+def test_a_long_vector_is_not_written_by_a_codec_that_needs_much_memory_a_column(shape, codec):
+    tensor = torch.zeros(shape)
+    tensor.view(-1)[::1000] = 0.5
+    assert through_a_file(tensor, codec=codec).codec in ("huffman", "rans")
+
+
+def test_a_plane_of_bytes_by_context_is_refused():
+    tensor = torch.rand(50, 40)
+    content = to_bytes({"a": tensor}, codec="huffman")
+    archive = Archive(io.BytesIO(content))
+    [sound] = archive.records
+    stream = content[sound.offset :]
+    assert (sound.coding.kind, stream[0]) == (Values.BITS, 1)
+    spoilt = Archive(io.BytesIO(rebuild(archive, [stream], {0: (sound.coding, None, None, b"\3" + stream[1:])})))
+    with pytest.raises(FormatError, match="a plane of bytes is coded by a codec for matrices"):
+        spoilt.read(spoilt.records[0])
+
+
 def test_metadata_that_swells_is_refused():
     deflate = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=container._DICTIONARY)
     packed = deflate.compress(bytes(1 << 24)) + deflate.flush()

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from secateur import models
+from secateur.encode import context
 from secateur.encode.bounds import MOST_LEVELS, FormatError
 from secateur.encode.codecs import CODECS, RAW, by_number
-from secateur.encode.levels import Values, fits, table_bytes
+from secateur.encode.levels import Values, fits, table_bytes, view_2d
 from secateur.encode.tensors import ZEROS, Coding
 from secateur.encode.varint import Cursor, put_pair, put_varint
 
@@ -141,7 +142,7 @@ def take_records(cursor: Cursor, layout: Layout | None, offset: int, end: int, m
     if count > _MOST_TENSORS:
         raise cursor.wrong(f"{count:,} tensors are announced, {_MOST_TENSORS:,} are allowed")
     records: dict[str, Record] = {}
-    stem, budget = b"", max_bytes
+    stem, budget, working = b"", max_bytes, 0
     for index in range(count):
         if layout is None:
             first, second = cursor.byte(), cursor.byte()
@@ -163,7 +164,9 @@ def take_records(cursor: Cursor, layout: Layout | None, offset: int, end: int, m
             dtype, shape = _take_type(cursor, first & 15, second >> 6) if layout is None else layout[index][1:]
             record = _take_record(cursor, name, dtype, shape, kind, codec, offset)
             budget -= record.size * max(record.dtype.itemsize, 4)
-            if budget < 0:
+            if record.codec == "context":
+                working = max(working, context.working_bytes(*view_2d(shape)))  # one tensor is decoded at a time
+            if budget < working:
                 raise cursor.wrong(f"the file needs more memory than max_bytes = {max_bytes:,} allows")
             offset += record.length
             if offset > end:
