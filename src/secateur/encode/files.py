@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Mapping
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from secateur import models
@@ -69,9 +71,12 @@ def load(
     with open_archive(path, max_bytes) as archive:
         if model is None:
             model = _build(archive.architecture, path, import_class)
+        _require_initialised(model)
         state = model.state_dict()
+        _require_fillable(state)
         _require_match(archive, state, f"{type(model).__name__}", path)
         decoded = list(archive.read_all())
+        _require_agreement(state, {record.name: tensor for record, tensor in decoded}, type(model).__name__, path)
         with torch.no_grad():
             for record, tensor in decoded:
                 state[record.name].copy_(tensor)
@@ -143,6 +148,69 @@ def _build(architecture: Architecture | None, path: str | PathLike[str], import_
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise ValueError(f"{architecture.name}, which {path} names, is not a torch module")
     return kind(**architecture.arguments or {})
+
+
+def _require_initialised(model: nn.Module) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise ValueError(f'"{name}" has no shape yet: call the model once on an input')
+
+
+def _require_fillable(state: Mapping[str, Any]) -> None:
+    """Refuse tensors that cannot be written to."""
+    for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f'"{name}" is not a tensor but {type(tensor).__name__}: a file holds tensors only')
+        if tensor.is_meta:
+            raise ValueError(f'"{name}" lies on the meta device and has no memory: call to_empty(device=…) first')
+        if _overlaps_itself(tensor):
+            raise ValueError(f'elements of "{name}" share memory: give the model a clone() of it')
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Tell whether two elements lie in one place: where a step is no longer than all smaller steps reach together."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return tensor.numel() > 0
+        reach += (size - 1) * stride
+    return False
+
+
+def _require_agreement(
+    state: Mapping[str, Tensor], decoded: Mapping[str, Tensor], model: str, path: str | PathLike[str]
+) -> None:
+    """Refuse a file that wants different values in the same memory of a model: fill a copy of it, and look."""
+    for names in _sharing_memory(state):
+        memory = state[names[0]].untyped_storage().clone()
+        views = {}
+        for name in names:
+            tensor = state[name]
+            views[name] = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            views[name].set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride()).copy_(decoded[name])
+        for name, view in views.items():
+            if not np.array_equal(to_bits(view), to_bits(decoded[name])):
+                raise ValueError(
+                    f'"{name}" shares memory with other tensors of {model}, which have other values in {path}: untie '
+                    "them, or save a model that ties them"
+                )
+
+
+def _sharing_memory(state: Mapping[str, Tensor]) -> list[list[str]]:
+    """Group the names of tensors in one storage, where one begins before another ends."""
+    spans: dict[tuple[torch.device, int], list[tuple[int, int, str]]] = {}
+    for name, tensor in state.items():
+        if tensor.numel():
+            steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+            begin = int(tensor.storage_offset() * tensor.itemsize)
+            end = int(begin + (steps + 1) * tensor.itemsize)
+            spans.setdefault((tensor.device, tensor.untyped_storage().data_ptr()), []).append((begin, end, name))
+    groups = []
+    for together in spans.values():
+        together.sort()
+        if any(after[0] < before[1] for before, after in pairwise(together)):
+            groups.append([name for _, _, name in together])
+    return groups
 
 
 def _require_match(archive: Archive, state: Mapping[str, Tensor], model: str, path: str | PathLike[str]) -> None:
