@@ -282,6 +282,8 @@ def test_numbers_come_back(number, first, second):
         ({"a" * 513: torch.zeros(1)}, "name must be printable"),
         ({"a": torch.zeros(1, device="meta")}, '"a" lies on the meta device'),
         ({"a": torch.zeros(2, 2).to_sparse()}, '"a" is a torch.sparse_coo tensor'),
+        ({"a": torch.zeros([1] * 33)}, r'"a" has 33 dimensions, .* at most 32: reshape it'),
+        ({"a": torch.zeros(0, 1 << 49)}, '"a" is of shape .* larger than a file can hold'),
         ({"a": torch.zeros(2, dtype=torch.uint16)}, '"a" is a torch.strided tensor of torch.uint16'),
     ],
 )
@@ -290,7 +292,36 @@ def test_what_a_file_cannot_hold_is_refused_by_name(tensors, complaint):
         to_bytes(tensors)
 
 
-@pytest.mark.parametrize("metadata", [{"seed": 1}, {1: "seed"}, {"text": "x" * (1 << 20)}])
+def circular():
+    arguments = {}
+    arguments["again"] = arguments
+    return arguments
+
+
+@pytest.mark.parametrize(
+    ("architecture", "complaint"),
+    [
+        (Architecture("a:" + "B" * 511, {}), "name of the architecture must be printable, of 1 to 512 bytes, got 'a:B"),
+        (Architecture("a:\ud800", {}), "name of the architecture must be printable"),
+        (Architecture("a:B", {"x": torch.zeros(1)}), "arguments of a:B must be data for JSON: .*Tensor"),
+        (Architecture("a:B", circular()), "arguments of a:B must be data for JSON"),
+        (Architecture("a:B", {"x": "y" * (1 << 20)}), "arguments of a:B may take 1,048,576 bytes, got 1,048,584"),
+    ],
+)
+def test_an_architecture_that_could_not_be_read_back_is_refused(architecture, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        to_bytes({}, architecture=architecture)
+
+
+def test_conjugates_come_back_as_such():
+    number = torch.tensor([1 + 2j, 3 - 1j])
+    tensors = {"a": number, "b": number.conj(), "c": number.conj().imag, "d": number.imag}
+    archive = Archive(io.BytesIO(to_bytes(tensors)))
+    for stored, tensor in archive.read_all():
+        assert torch.equal(tensor, tensors[stored.name]), stored.name
+
+
+@pytest.mark.parametrize("metadata", [{"seed": 1}, {1: "seed"}, {"text": "x" * (1 << 20)}, {"a": "\ud800"}])
 def test_metadata_that_is_not_a_little_text_is_refused(metadata):
     with pytest.raises(ValueError, match="metadata"):
         to_bytes({}, metadata=metadata)

@@ -160,6 +160,20 @@ def test_an_architecture_that_cannot_be_is_refused(architecture, complaint, path
     assert not path.exists()
 
 
+@pytest.mark.parametrize("change", [lambda model: model.bfloat16(), lambda model: model.double()])
+def test_a_network_of_ours_comes_back_in_its_dtype(change, path):
+    model = change(models.build("lenet-300-100", seed=1))
+    secateur.save(model, path)
+    assert_same(secateur.load(path).state_dict(), model.state_dict())
+
+
+def test_a_network_in_several_dtypes_comes_back_so(path):
+    model = models.build("lenet-300-100", seed=1)
+    model.fc2.half()
+    secateur.save(model, path)
+    assert_same(secateur.load(path).state_dict(), model.state_dict())
+
+
 # All or nothing
 
 

@@ -71,6 +71,7 @@ def load(
     with open_archive(path, max_bytes) as archive:
         if model is None:
             model = _build(archive.architecture, path, import_class)
+            _cast(model, {record.name: record.dtype for record in archive.records})
         _require_initialised(model)
         state = model.state_dict()
         _require_fillable(state)
@@ -148,6 +149,14 @@ def _build(architecture: Architecture | None, path: str | PathLike[str], import_
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise ValueError(f"{architecture.name}, which {path} names, is not a torch module")
     return kind(**architecture.arguments or {})
+
+
+def _cast(model: nn.Module, dtypes: Mapping[str, torch.dtype]) -> None:
+    """Give a new model the floating-point dtypes of a file, as `model.to(dtype)` would."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        dtype = dtypes.get(name, tensor.dtype)
+        if tensor.is_floating_point() and dtype.is_floating_point and not is_lazy(tensor):
+            tensor.data = tensor.data.to(dtype)
 
 
 def _require_initialised(model: nn.Module) -> None:
