@@ -138,6 +138,14 @@ def test_a_pruned_tensor_costs_its_values_and_positions_only():
     assert through_a_file(tensor).length < 4 * kept + 1.1 * position_bits / 8
 
 
+def test_one_frequent_value_does_not_hide_that_all_others_are_there_once():
+    weight = torch.rand(300, 784) * 2 - 1
+    pruned = weight * (weight.abs() > 0.95)  # which leaves −0.0 where a negative weight was
+    kept, zeros = int(pruned.count_nonzero()), int(((pruned == 0) & pruned.signbit()).sum())
+    assert 4 * kept < kept + zeros
+    assert through_a_file(pruned).coding.kind == Values.BITS
+
+
 def test_zeros_cost_nothing_but_their_record():
     assert len(to_bytes({"a": torch.zeros(1000, 1000)})) - len(to_bytes({})) == 2 + 2 + 4 + 1
 

@@ -47,7 +47,7 @@ def save(
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f'"{name}" is not a tensor but {type(value).__name__}: a file holds tensors only')
-        _warn_of_negative_zeros(name, value)
+        warn_of_negative_zeros(name, value)
     content = to_bytes(
         state, codec=codec, metadata=metadata, architecture=_architecture(model, architecture), sorted_units=sort_units
     )
@@ -107,7 +107,7 @@ def _require_plain(model: nn.Module) -> None:
                 raise ValueError(f'"{tensor}" is masked by torch.nn.utils.prune: call its remove(module, name) first')
 
 
-def _warn_of_negative_zeros(name: str, tensor: Tensor) -> None:
+def warn_of_negative_zeros(name: str, tensor: Tensor) -> None:
     """Say so when zeros carry signs: `weight * mask` leaves such, and a file, which keeps every bit, grows by them."""
     has_signs = tensor.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
     if has_signs and tensor.layout == torch.strided and not tensor.is_meta:

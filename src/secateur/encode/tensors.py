@@ -63,11 +63,14 @@ def encode_tensor(tensor: Tensor, codecs: tuple[Codec, ...]) -> tuple[Coding, by
         return ZEROS, b""
     found: list[tuple[Coding, bytes]] = []
     if codecs and bits.size == math.prod(shape):
-        distinct = 0
+        few_levels = False
         for levels in find_levels(places, values, dtype, shape):
+            coding, stream = _code_levels(levels, codecs)
+            found.append((coding, stream))
+            # Where one value is most of them, distinct ones are few among all, and still a good part of the stream.
             distinct = levels.negatives + levels.positives
-            found.append(_code_levels(levels, codecs))
-        if distinct == 0 or 4 * distinct > nonzero:  # no levels, or the codebook is a good part of the whole
+            few_levels = 4 * distinct <= nonzero and 4 * len(levels.table) <= len(stream)
+        if not few_levels:
             found.append(_code_bits(places, values, shape, codecs))
     best = min(found, key=lambda entry: len(entry[1]), default=None)
     if best is None or bits.nbytes <= len(best[1]):
