@@ -105,8 +105,8 @@ def seal(flags: int, head: bytes, streams: Iterable[bytes], version: int = VERSI
 class Archive:
     """A .cut file that is open for reading: its header is checked, its tensors are decoded one by one when asked for.
 
-    `max_bytes` limits what all tensors together may take in memory, at four bytes an element or more: a file of
-    a few bytes may announce any number of zeros.
+    `max_bytes` limits what all tensors together may take in memory, at four bytes an element or more, and what their
+    codec needs beside them: a file of a few bytes may announce any number of zeros.
     """
 
     def __init__(self, file: BinaryIO, max_bytes: int = MAX_BYTES) -> None:

@@ -64,9 +64,9 @@ def load(
 ) -> nn.Module:
     """Read a model from a .cut file: into `model`, or else into a new one of the architecture that the file names.
 
-    All or nothing: names, shapes, dtypes and every stream are checked before one parameter changes. A class that is
-    not ours is imported, which runs its module, only if `import_class` says so. `max_bytes` limits what the tensors may
-    take in memory.
+    All or nothing: names, shapes, dtypes, every stream and memory that tensors of `model` share are checked before one
+    parameter changes. A new network gets the dtypes of the file. A class that is not ours is imported,
+    which runs its module, only if `import_class` says so. `max_bytes` limits what the tensors may take in memory.
     """
     with open_archive(path, max_bytes) as archive:
         if model is None:
