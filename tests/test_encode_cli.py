@@ -14,7 +14,7 @@ import secateur
 from secateur import models
 from secateur.cli import main
 from secateur.encode import nncodec_sizes
-from secateur.encode.convert import read_safetensors
+from secateur.encode.convert import pack, read_safetensors
 from secateur.encode.inspection import entropy_bits, inspect, sizes
 
 
@@ -60,6 +60,33 @@ def test_a_model_is_packed_and_unpacked_without_loss(command):
     assert metadata == {"network": "lenet-300-100", "mean": "0.0", "std": "1.0", "data": "digits"}
     for name, tensor in state().items():
         assert torch.equal(tensors[name], tensor)
+
+
+def test_packing_remarks_on_negative_zeros():
+    save_file({"weight": torch.full((10, 10), -0.0)}, "signed.safetensors")
+    with pytest.warns(UserWarning, match='"weight" holds 100 negative zeros, .* add 0.0 to it to lose them'):
+        pack(Path("signed.safetensors"), Path("signed.cut"))
+
+
+def test_a_file_is_not_packed_or_unpacked_onto_itself(command):
+    Path("link.safetensors").symlink_to("model.safetensors")
+    before = Path("model.safetensors").read_bytes()
+    for target in ("model.safetensors", "./model.safetensors", "link.safetensors"):
+        code, _, complained = command("pack", "model.safetensors", target)
+        assert (code, sentence(complained)) == (1, f"{Path(target)} is the source itself: choose another target")
+    assert Path("model.safetensors").read_bytes() == before
+    command("pack", "model.safetensors", "model.cut")
+    assert sentence(command("unpack", "model.cut", "model.cut")[2]).startswith("model.cut is the source itself")
+
+
+def test_verify_with_data_names_what_differs_instead_of_judging_it(command):
+    command("pack", "model.safetensors", "model.cut")
+    other = {name: tensor for name, tensor in state().items() if name != "fc3.bias"}
+    save_file(other | {"more": torch.zeros(1)}, "other.safetensors")
+    code, printed, _ = command("verify", "model.cut", "--against", "other.safetensors", "--data", "digits")
+    assert code == 1
+    assert printed.splitlines()[1] == "differs from the original: fc3.bias, more"
+    assert re.fullmatch(r"error on 297 test images: \d+\.\d\d %", printed.splitlines()[2])
 
 
 def test_what_was_packed_loads_as_a_network(command):
@@ -180,6 +207,8 @@ def test_a_rival_that_loses_something_is_not_weighed():
         ("pack model.safetensors out.cut --codec hufman", 2, 'there is no codec "hufman": did you mean "huffman"?'),
         ("verify model.safetensors --data minst", 2, 'there is no data set "minst": did you mean "mnist"?'),
         ("pack nowhere.safetensors out.cut", 1, "nowhere.safetensors does not exist"),
+        ("pack . out.cut", 1, ". is a directory, not a safetensors file"),
+        ("sizes .", 1, ". is a directory, not a safetensors file"),
         ("inspect nowhere.cut", 1, "nowhere.cut: No such file or directory"),
         ("inspect model.safetensors", 1, "model.safetensors: byte 0: this is not a .cut file: it begins differently"),
         (
@@ -199,9 +228,9 @@ def test_what_cannot_be_done_is_one_sentence(command, words, code, complaint):
 
 def test_a_file_larger_than_allowed_is_refused(command):
     command("pack", "model.safetensors", "model.cut")
-    code, _, complained = command("inspect", "model.cut", "--max-gb", "0.0009")
+    code, _, complained = command("inspect", "model.cut", "--max-gb", "0.00095")
     assert code == 1
-    assert re.match(r'model.cut: tensor "fc2.weight", byte \d+: .* max_bytes = 966,367', sentence(complained))
+    assert re.match(r'model.cut: tensor "fc2.weight", byte \d+: .* max_bytes = 1,020,054', sentence(complained))
 
 
 def test_an_unscaled_model_is_not_judged(command):

@@ -138,6 +138,14 @@ def test_a_pruned_tensor_costs_its_values_and_positions_only():
     assert through_a_file(tensor).length < 4 * kept + 1.1 * position_bits / 8
 
 
+def test_one_frequent_value_does_not_hide_that_all_others_are_there_once():
+    weight = torch.rand(300, 784) * 2 - 1
+    pruned = weight * (weight.abs() > 0.95)  # which leaves −0.0 where a negative weight was
+    kept, zeros = int(pruned.count_nonzero()), int(((pruned == 0) & pruned.signbit()).sum())
+    assert 4 * kept < kept + zeros
+    assert through_a_file(pruned).coding.kind == Values.BITS
+
+
 def test_zeros_cost_nothing_but_their_record():
     assert len(to_bytes({"a": torch.zeros(1000, 1000)})) - len(to_bytes({})) == 2 + 2 + 4 + 1
 
@@ -282,6 +290,8 @@ def test_numbers_come_back(number, first, second):
         ({"a" * 513: torch.zeros(1)}, "name must be printable"),
         ({"a": torch.zeros(1, device="meta")}, '"a" lies on the meta device'),
         ({"a": torch.zeros(2, 2).to_sparse()}, '"a" is a torch.sparse_coo tensor'),
+        ({"a": torch.zeros([1] * 33)}, r'"a" has 33 dimensions, .* at most 32: reshape it'),
+        ({"a": torch.zeros(0, 1 << 49)}, '"a" is of shape .* larger than a file can hold'),
         ({"a": torch.zeros(2, dtype=torch.uint16)}, '"a" is a torch.strided tensor of torch.uint16'),
     ],
 )
@@ -290,7 +300,36 @@ def test_what_a_file_cannot_hold_is_refused_by_name(tensors, complaint):
         to_bytes(tensors)
 
 
-@pytest.mark.parametrize("metadata", [{"seed": 1}, {1: "seed"}, {"text": "x" * (1 << 20)}])
+def circular():
+    arguments = {}
+    arguments["again"] = arguments
+    return arguments
+
+
+@pytest.mark.parametrize(
+    ("architecture", "complaint"),
+    [
+        (Architecture("a:" + "B" * 511, {}), "name of the architecture must be printable, of 1 to 512 bytes, got 'a:B"),
+        (Architecture("a:\ud800", {}), "name of the architecture must be printable"),
+        (Architecture("a:B", {"x": torch.zeros(1)}), "arguments of a:B must be data for JSON: .*Tensor"),
+        (Architecture("a:B", circular()), "arguments of a:B must be data for JSON"),
+        (Architecture("a:B", {"x": "y" * (1 << 20)}), "arguments of a:B may take 1,048,576 bytes, got 1,048,584"),
+    ],
+)
+def test_an_architecture_that_could_not_be_read_back_is_refused(architecture, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        to_bytes({}, architecture=architecture)
+
+
+def test_conjugates_come_back_as_such():
+    number = torch.tensor([1 + 2j, 3 - 1j])
+    tensors = {"a": number, "b": number.conj(), "c": number.conj().imag, "d": number.imag}
+    archive = Archive(io.BytesIO(to_bytes(tensors)))
+    for stored, tensor in archive.read_all():
+        assert torch.equal(tensor, tensors[stored.name]), stored.name
+
+
+@pytest.mark.parametrize("metadata", [{"seed": 1}, {1: "seed"}, {"text": "x" * (1 << 20)}, {"a": "\ud800"}])
 def test_metadata_that_is_not_a_little_text_is_refused(metadata):
     with pytest.raises(ValueError, match="metadata"):
         to_bytes({}, metadata=metadata)
@@ -498,6 +537,26 @@ def test_a_zip_bomb_is_refused_before_it_takes_memory():
     assert len(Archive(io.BytesIO(many_small), max_bytes=8 << 20).records) == 8
     with pytest.raises(FormatError, match=r'tensor "xxxxxxxx".* more memory than max_bytes'):
         Archive(io.BytesIO(many_small), max_bytes=(8 << 20) - 1)
+
+
+@pytest.mark.parametrize("shape", [((1 << 20) + 1,), ((1 << 20) + 1, 1)])
+@pytest.mark.parametrize("codec", ["smallest", "context"])
+def test_a_long_vector_is_not_written_by_a_codec_that_needs_much_memory_a_column(shape, codec):
+    tensor = torch.zeros(shape)
+    tensor.view(-1)[::1000] = 0.5
+    assert through_a_file(tensor, codec=codec).codec in ("huffman", "rans")
+
+
+def test_a_plane_of_bytes_by_context_is_refused():
+    tensor = torch.rand(50, 40)
+    content = to_bytes({"a": tensor}, codec="huffman")
+    archive = Archive(io.BytesIO(content))
+    [sound] = archive.records
+    stream = content[sound.offset :]
+    assert (sound.coding.kind, stream[0]) == (Values.BITS, 1)
+    spoilt = Archive(io.BytesIO(rebuild(archive, [stream], {0: (sound.coding, None, None, b"\3" + stream[1:])})))
+    with pytest.raises(FormatError, match="a plane of bytes is coded by a codec for matrices"):
+        spoilt.read(spoilt.records[0])
 
 
 def test_metadata_that_swells_is_refused():

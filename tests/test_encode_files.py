@@ -160,6 +160,20 @@ def test_an_architecture_that_cannot_be_is_refused(architecture, complaint, path
     assert not path.exists()
 
 
+@pytest.mark.parametrize("change", [lambda model: model.bfloat16(), lambda model: model.double()])
+def test_a_network_of_ours_comes_back_in_its_dtype(change, path):
+    model = change(models.build("lenet-300-100", seed=1))
+    secateur.save(model, path)
+    assert_same(secateur.load(path).state_dict(), model.state_dict())
+
+
+def test_a_network_in_several_dtypes_comes_back_so(path):
+    model = models.build("lenet-300-100", seed=1)
+    model.fc2.half()
+    secateur.save(model, path)
+    assert_same(secateur.load(path).state_dict(), model.state_dict())
+
+
 # All or nothing
 
 
@@ -178,6 +192,67 @@ def test_a_model_of_another_kind_is_refused_and_left_alone(other, complaint, pat
     with pytest.raises(ValueError, match=complaint):
         secateur.load(path, other)
     assert_same(other.state_dict(), before)
+
+
+class Pair(nn.Module):
+    """Two parameters, or two views of one memory."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = nn.Parameter(first), nn.Parameter(second)
+
+
+SIX = torch.arange(6.0)
+
+
+@pytest.mark.parametrize(
+    ("second", "complaint"),
+    [
+        (torch.zeros(6, device="meta"), '"second" lies on the meta device'),
+        (nn.UninitializedParameter(), '"second" has no shape yet: call the model once'),
+        (torch.zeros(1).expand(6), 'elements of "second" share memory'),
+        (torch.zeros(4).as_strided((3, 2), (1, 1)), 'elements of "second" share memory'),
+    ],
+)
+def test_a_tensor_that_cannot_be_filled_is_refused_before_another_changes(second, complaint, path):
+    secateur.save(Pair(SIX, SIX + 1), path)
+    other = Pair(torch.zeros(6), torch.zeros(6))
+    other.second = second if isinstance(second, nn.Parameter) else nn.Parameter(second)
+    with pytest.raises(ValueError, match=complaint):
+        secateur.load(path, other)
+    assert torch.equal(other.first, torch.zeros(6))
+
+
+@pytest.mark.parametrize("share", [lambda memory: memory, torch.zeros_like])
+def test_a_file_of_equal_values_goes_into_a_model_with_or_without_ties(share, path):
+    secateur.save(Pair(SIX, SIX.clone()), path)
+    memory = torch.zeros(6)
+    other = secateur.load(path, Pair(memory, share(memory)))
+    assert torch.equal(other.first, SIX)
+    assert torch.equal(other.second, SIX)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda memory: memory[:6], lambda memory: memory[:6]),
+        (lambda memory: memory[:6], lambda memory: memory[3:9]),
+        (lambda memory: memory[:6], lambda memory: memory[::2][:6]),
+    ],
+)
+def test_a_file_of_other_values_does_not_go_into_a_model_that_shares_memory(first, second, path):
+    secateur.save(Pair(SIX, SIX + 1), path)
+    memory = torch.zeros(12)
+    with pytest.raises(ValueError, match=r'"first" shares memory .* of Pair, .* other values in .*: untie'):
+        secateur.load(path, Pair(first(memory), second(memory)))
+    assert not memory.any()
+
+
+def test_parts_of_one_memory_that_do_not_overlap_are_filled(path):
+    secateur.save(Pair(SIX, SIX + 1), path)
+    memory = torch.zeros(12)
+    secateur.load(path, Pair(memory[::2], memory[1::2]))
+    assert torch.equal(memory.view(6, 2), torch.stack([SIX, SIX + 1], 1))
 
 
 def test_a_file_with_one_bad_stream_changes_nothing(path):

@@ -1,4 +1,5 @@
 import io
+import sys
 
 import fuzz
 import pytest
@@ -7,7 +8,7 @@ from secateur.encode.container import Archive
 
 
 def test_two_thousand_damaged_files_are_refused_or_read_within_the_limit():
-    accepted = fuzz.run(2000, seed=0, watch_memory=4)
+    accepted = fuzz.run(2000, seed=0)
     assert 0 < accepted < 1000
 
 
@@ -19,6 +20,22 @@ def test_what_the_fuzzer_takes_apart_it_can_put_together(content):
     flags, head, stream = fuzz.split(content)
     assert fuzz.seal(flags, head, [stream]) == content
     assert fuzz.check(content)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much memory is taken")
+def test_the_fuzzer_notices_memory_of_native_code():
+    content = fuzz.vector_by_context(1 << 20)
+    with fuzz.memory(24 << 20), pytest.raises(MemoryError):
+        fuzz.check(content, limit=1 << 30)
+    assert fuzz.check(content, limit=1 << 30)
+
+
+def test_a_vector_by_context_is_refused_where_its_columns_take_more_memory_than_is_allowed():
+    content = fuzz.vector_by_context(1 << 20)
+    assert len(content) < 100
+    with fuzz.memory(24 << 20):
+        assert not fuzz.check(content, limit=76 * (1 << 20) - 1)
+    assert fuzz.check(content, limit=76 << 20)
 
 
 def test_every_kind_of_damage_gets_past_the_checksums():

@@ -27,6 +27,7 @@ from secateur.encode.records import (
     RecordWriter,
     layout_of,
     require_storable,
+    require_text,
     take_records,
 )
 from secateur.encode.tensors import decode_tensor, encode_tensor
@@ -81,7 +82,8 @@ def to_bytes(
     known: dict[tuple[object, ...], int] = {}
     for index, (name, tensor) in enumerate(tensors.items()):
         require_storable(name, tensor)
-        memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        signs = (tensor.is_conj(), tensor.is_neg())  # which a view may turn without touching memory
+        memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), signs)
         if tensor.numel() and memory in known:
             writer.put_alias(name, known[memory])
             continue
@@ -103,8 +105,8 @@ def seal(flags: int, head: bytes, streams: Iterable[bytes], version: int = VERSI
 class Archive:
     """A .cut file that is open for reading: its header is checked, its tensors are decoded one by one when asked for.
 
-    `max_bytes` limits what all tensors together may take in memory, at four bytes an element or more: a file of
-    a few bytes may announce any number of zeros.
+    `max_bytes` limits what all tensors together may take in memory, at four bytes an element or more, and what their
+    codec needs beside them: a file of a few bytes may announce any number of zeros.
     """
 
     def __init__(self, file: BinaryIO, max_bytes: int = MAX_BYTES) -> None:
@@ -214,17 +216,21 @@ def _put_preamble(head: bytearray, metadata: dict[str, str], architecture: Archi
     flags = 0
     if architecture is not None:
         flags |= _NAMED if architecture.is_ours else _CLASS
+        require_text("the name of the architecture", architecture.name)
         put_text(head, architecture.name)
         if not architecture.is_ours:
-            put_text(head, json.dumps(architecture.arguments, sort_keys=True, separators=(",", ":")))
+            put_text(head, _arguments_as_json(architecture))
     if metadata:
         flags |= _METADATA
         plain = bytearray()
         for key, value in sorted(metadata.items()):
             if not isinstance(key, str) or not isinstance(value, str):
                 raise ValueError(f"metadata must map text to text, got {key!r}: {value!r}")
-            put_text(plain, key)
-            put_text(plain, value)
+            try:
+                put_text(plain, key)
+                put_text(plain, value)
+            except UnicodeEncodeError:
+                raise ValueError(f"metadata must be text in Unicode, got half a character in {key!a}") from None
         if len(plain) > _LONGEST_TEXT:
             raise ValueError(f"metadata may take {_LONGEST_TEXT:,} bytes, got {len(plain):,}")
         deflate = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=_DICTIONARY)
@@ -232,6 +238,19 @@ def _put_preamble(head: bytearray, metadata: dict[str, str], architecture: Archi
         put_varint(head, len(packed))
         head += packed
     return flags
+
+
+def _arguments_as_json(architecture: Architecture) -> str:
+    try:
+        text = json.dumps(architecture.arguments, sort_keys=True, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"the arguments of {architecture.name} must be data for JSON: {error}") from None
+    if len(text) > _LONGEST_TEXT:  # it is ASCII
+        raise ValueError(
+            f"the arguments of {architecture.name} may take {_LONGEST_TEXT:,} bytes, got {len(text):,}: leave out "
+            "what a file of tensors can hold"
+        )
+    return text
 
 
 def _take_preamble(cursor: Cursor, flags: int) -> tuple[Architecture | None, dict[str, str]]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from secateur import data, models
 from secateur.atomic import write_atomically
 from secateur.encode.container import MAX_BYTES, Architecture, open_archive, to_bytes
-from secateur.encode.files import load
+from secateur.encode.files import load, warn_of_negative_zeros
 from secateur.encode.levels import to_bits
 from secateur.measure import error_rate
 
@@ -38,6 +38,8 @@ class Verification:
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors of a safetensors file, and its metadata."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a directory, not a safetensors file")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
@@ -53,7 +55,10 @@ def pack(source: Path, target: Path, *, codec: str = "smallest") -> int:
 
     Metadata goes along; a network of ours that it names becomes the file's architecture.
     """
+    _require_apart(source, target)
     tensors, metadata = read_safetensors(source)
+    for name, tensor in tensors.items():
+        warn_of_negative_zeros(name, tensor)
     architecture = None
     if metadata.get("network") in models.MODELS:
         architecture = Architecture(metadata.pop("network"))
@@ -67,6 +72,7 @@ def pack(source: Path, target: Path, *, codec: str = "smallest") -> int:
 
 def unpack(source: Path, target: Path, *, max_bytes: int = MAX_BYTES) -> int:
     """Write the tensors of a .cut file to a safetensors file; return its size in bytes."""
+    _require_apart(source, target)
     with open_archive(source, max_bytes) as archive:
         metadata = dict(archive.metadata)
         if archive.architecture is not None and archive.architecture.is_ours:
@@ -76,6 +82,11 @@ def unpack(source: Path, target: Path, *, max_bytes: int = MAX_BYTES) -> int:
     content = safetensors.torch.save(tensors, metadata=metadata or None)
     write_atomically(target, content)
     return len(content)
+
+
+def _require_apart(source: Path, target: Path) -> None:
+    if source.resolve() == target.resolve():
+        raise ValueError(f"{target} is the source itself: choose another target")
 
 
 def verify(
@@ -118,15 +129,20 @@ def _with_errors(
         scaling = data.Scaling(float(metadata["mean"]), float(metadata["std"]))
     except (KeyError, ValueError):
         raise ValueError(f"{path} does not say how its inputs are scaled: pack the model of a run") from None
-    model = load(path, max_bytes=max_bytes)
+    model = load(path, max_bytes=max_bytes).float()  # like the images
     images = data.load(data_set, "test", data_root)
     wanted = tuple(getattr(model, "input_shape", ()))
     if wanted != tuple(images.images.shape[1:]):
         raise ValueError(f"{path} takes images of shape {wanted}, {data_set} has {tuple(images.images.shape[1:])}")
     inputs = scaling(images.images)
-    original = _error_with(model, originals, inputs, images.labels) if originals else None
-    error = error_rate(load(path, model, max_bytes=max_bytes), inputs, images.labels)
+    error = error_rate(model, inputs, images.labels)
+    original = _error_with(model, originals, inputs, images.labels) if _fits(originals, model) else None
     return replace(found, error=error, original_error=original, test_images=len(images.labels))
+
+
+def _fits(state: dict[str, Tensor], model: nn.Module) -> bool:
+    """Tell whether a model can hold these tensors; what differs is reported already."""
+    return {n: t.shape for n, t in state.items()} == {n: t.shape for n, t in model.state_dict().items()}
 
 
 def _error_with(model: nn.Module, state: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Mapping
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from secateur import models
@@ -45,7 +47,7 @@ def save(
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f'"{name}" is not a tensor but {type(value).__name__}: a file holds tensors only')
-        _warn_of_negative_zeros(name, value)
+        warn_of_negative_zeros(name, value)
     content = to_bytes(
         state, codec=codec, metadata=metadata, architecture=_architecture(model, architecture), sorted_units=sort_units
     )
@@ -62,16 +64,20 @@ def load(
 ) -> nn.Module:
     """Read a model from a .cut file: into `model`, or else into a new one of the architecture that the file names.
 
-    All or nothing: names, shapes, dtypes and every stream are checked before one parameter changes. A class that is
-    not ours is imported, which runs its module, only if `import_class` says so. `max_bytes` limits what the tensors may
-    take in memory.
+    All or nothing: names, shapes, dtypes, every stream and memory that tensors of `model` share are checked before one
+    parameter changes. A new network gets the dtypes of the file. A class that is not ours is imported,
+    which runs its module, only if `import_class` says so. `max_bytes` limits what the tensors may take in memory.
     """
     with open_archive(path, max_bytes) as archive:
         if model is None:
             model = _build(archive.architecture, path, import_class)
+            _cast(model, {record.name: record.dtype for record in archive.records})
+        _require_initialised(model)
         state = model.state_dict()
+        _require_fillable(state)
         _require_match(archive, state, f"{type(model).__name__}", path)
         decoded = list(archive.read_all())
+        _require_agreement(state, {record.name: tensor for record, tensor in decoded}, type(model).__name__, path)
         with torch.no_grad():
             for record, tensor in decoded:
                 state[record.name].copy_(tensor)
@@ -101,7 +107,7 @@ def _require_plain(model: nn.Module) -> None:
                 raise ValueError(f'"{tensor}" is masked by torch.nn.utils.prune: call its remove(module, name) first')
 
 
-def _warn_of_negative_zeros(name: str, tensor: Tensor) -> None:
+def warn_of_negative_zeros(name: str, tensor: Tensor) -> None:
     """Say so when zeros carry signs: `weight * mask` leaves such, and a file, which keeps every bit, grows by them."""
     has_signs = tensor.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
     if has_signs and tensor.layout == torch.strided and not tensor.is_meta:
@@ -143,6 +149,77 @@ def _build(architecture: Architecture | None, path: str | PathLike[str], import_
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise ValueError(f"{architecture.name}, which {path} names, is not a torch module")
     return kind(**architecture.arguments or {})
+
+
+def _cast(model: nn.Module, dtypes: Mapping[str, torch.dtype]) -> None:
+    """Give a new model the floating-point dtypes of a file, as `model.to(dtype)` would."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        dtype = dtypes.get(name, tensor.dtype)
+        if tensor.is_floating_point() and dtype.is_floating_point and not is_lazy(tensor):
+            tensor.data = tensor.data.to(dtype)
+
+
+def _require_initialised(model: nn.Module) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise ValueError(f'"{name}" has no shape yet: call the model once on an input')
+
+
+def _require_fillable(state: Mapping[str, Any]) -> None:
+    """Refuse tensors that cannot be written to."""
+    for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f'"{name}" is not a tensor but {type(tensor).__name__}: a file holds tensors only')
+        if tensor.is_meta:
+            raise ValueError(f'"{name}" lies on the meta device and has no memory: call to_empty(device=…) first')
+        if _overlaps_itself(tensor):
+            raise ValueError(f'elements of "{name}" share memory: give the model a clone() of it')
+
+
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Tell whether two elements lie in one place: where a step is no longer than all smaller steps reach together."""
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return tensor.numel() > 0
+        reach += (size - 1) * stride
+    return False
+
+
+def _require_agreement(
+    state: Mapping[str, Tensor], decoded: Mapping[str, Tensor], model: str, path: str | PathLike[str]
+) -> None:
+    """Refuse a file that wants different values in the same memory of a model: fill a copy of it, and look."""
+    for names in _sharing_memory(state):
+        memory = state[names[0]].untyped_storage().clone()
+        views = {}
+        for name in names:
+            tensor = state[name]
+            views[name] = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            views[name].set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride()).copy_(decoded[name])
+        for name, view in views.items():
+            if not np.array_equal(to_bits(view), to_bits(decoded[name])):
+                raise ValueError(
+                    f'"{name}" shares memory with other tensors of {model}, which have other values in {path}: untie '
+                    "them, or save a model that ties them"
+                )
+
+
+def _sharing_memory(state: Mapping[str, Tensor]) -> list[list[str]]:
+    """Group the names of tensors in one storage, where one begins before another ends."""
+    spans: dict[tuple[torch.device, int], list[tuple[int, int, str]]] = {}
+    for name, tensor in state.items():
+        if tensor.numel():
+            steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+            begin = int(tensor.storage_offset() * tensor.itemsize)
+            end = int(begin + (steps + 1) * tensor.itemsize)
+            spans.setdefault((tensor.device, tensor.untyped_storage().data_ptr()), []).append((begin, end, name))
+    groups = []
+    for together in spans.values():
+        together.sort()
+        if any(after[0] < before[1] for before, after in pairwise(together)):
+            groups.append([name for _, _, name in together])
+    return groups
 
 
 def _require_match(archive: Archive, state: Mapping[str, Tensor], model: str, path: str | PathLike[str]) -> None:

@@ -72,7 +72,7 @@ def view_2d(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def to_bits(tensor: Tensor) -> Array:
     """Return the bit patterns of a tensor, flat, as unsigned integers of its width."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     if flat.dtype.itemsize > 8:
         flat = torch.view_as_real(flat).reshape(-1)
     bits: Array = flat.view(_SAME_WIDTH[flat.dtype.itemsize]).numpy().view(_UNSIGNED[flat.dtype.itemsize])

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from secateur import models
+from secateur.encode import context
 from secateur.encode.bounds import MOST_LEVELS, FormatError
 from secateur.encode.codecs import CODECS, RAW, by_number
-from secateur.encode.levels import Values, fits, table_bytes
+from secateur.encode.levels import Values, fits, table_bytes, view_2d
 from secateur.encode.tensors import ZEROS, Coding
 from secateur.encode.varint import Cursor, put_pair, put_varint
 
@@ -76,15 +77,28 @@ def layout_of(network: str) -> Layout | None:
     return tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items())
 
 
+def require_text(what: str, text: str) -> None:
+    """Refuse a name that no reader would take."""
+    if not text or not text.isprintable() or len(text.encode()) > LONGEST_NAME:
+        raise ValueError(f"{what} must be printable, of 1 to {LONGEST_NAME} bytes, got {text[:60]!r}")
+
+
 def require_storable(name: str, tensor: Tensor) -> None:
     """Refuse what no record can describe."""
-    if not name or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
-        raise ValueError(f"a tensor's name must be printable, of 1 to {LONGEST_NAME} bytes, got {name[:60]!r}")
+    require_text("a tensor's name", name)
     if tensor.dtype not in DTYPES or tensor.layout != torch.strided or tensor.is_quantized:
         kind = f"{tensor.layout} tensor of {tensor.dtype}"
         raise ValueError(f'"{name}" is a {kind}, which a file cannot hold: make it a plain float or integer tensor')
     if tensor.is_meta:
         raise ValueError(f'"{name}" lies on the meta device and has no values: load or initialise the model first')
+    if tensor.dim() > _MOST_DIMENSIONS:
+        raise ValueError(
+            f'"{name}" has {tensor.dim()} dimensions, and a file knows at most {_MOST_DIMENSIONS}: reshape it'
+        )
+    if _is_too_large(tuple(tensor.shape)):
+        raise ValueError(
+            f'"{name}" is of shape {tuple(tensor.shape)}, which is larger than a file can hold: reshape it'
+        )
 
 
 class RecordWriter:
@@ -141,7 +155,7 @@ def take_records(cursor: Cursor, layout: Layout | None, offset: int, end: int, m
     if count > _MOST_TENSORS:
         raise cursor.wrong(f"{count:,} tensors are announced, {_MOST_TENSORS:,} are allowed")
     records: dict[str, Record] = {}
-    stem, budget = b"", max_bytes
+    stem, budget, working = b"", max_bytes, 0
     for index in range(count):
         if layout is None:
             first, second = cursor.byte(), cursor.byte()
@@ -163,7 +177,9 @@ def take_records(cursor: Cursor, layout: Layout | None, offset: int, end: int, m
             dtype, shape = _take_type(cursor, first & 15, second >> 6) if layout is None else layout[index][1:]
             record = _take_record(cursor, name, dtype, shape, kind, codec, offset)
             budget -= record.size * max(record.dtype.itemsize, 4)
-            if budget < 0:
+            if record.codec == "context":
+                working = max(working, context.working_bytes(*view_2d(shape)))  # one tensor is decoded at a time
+            if budget < working:
                 raise cursor.wrong(f"the file needs more memory than max_bytes = {max_bytes:,} allows")
             offset += record.length
             if offset > end:
@@ -239,6 +255,10 @@ def _take_shape(cursor: Cursor, rank: int) -> tuple[int, ...]:
     if dimensions > _MOST_DIMENSIONS or (rank == len(_RANKS) and dimensions in _RANKS):
         raise cursor.wrong(f"{dimensions:,} dimensions are too many, or written the long way")
     shape = tuple(cursor.varint() for _ in range(dimensions))
-    if math.prod(max(dimension, 1) for dimension in shape) > _MOST_ELEMENTS:
+    if _is_too_large(shape):
         raise cursor.wrong(f"a tensor of shape {shape} is larger than any")
     return shape
+
+
+def _is_too_large(shape: tuple[int, ...]) -> bool:
+    return math.prod(max(dimension, 1) for dimension in shape) > _MOST_ELEMENTS

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from secateur.encode import rans
+from secateur.encode import context, rans
 from secateur.encode.bounds import Bounds, FormatError, Matrix
 from secateur.encode.codecs import CODECS, RAW, Codec, by_number, smallest
 from secateur.encode.levels import (
@@ -33,6 +33,7 @@ from secateur.encode.varint import Cursor, put_varint
 
 # A byte plane whose entropy is above this share of its bits is stored as it is: no codec would gain anything.
 _INCOMPRESSIBLE = 0.99
+_MUCH_MEMORY = 72 << 20  # what "context" takes for a vector of 2²⁰ elements
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,14 @@ def encode_tensor(tensor: Tensor, codecs: tuple[Codec, ...]) -> tuple[Coding, by
         return ZEROS, b""
     found: list[tuple[Coding, bytes]] = []
     if codecs and bits.size == math.prod(shape):
-        distinct = 0
+        few_levels = False
         for levels in find_levels(places, values, dtype, shape):
+            coding, stream = _code_levels(levels, codecs)
+            found.append((coding, stream))
+            # Where one value is most of them, distinct ones are few among all, and still a good part of the stream.
             distinct = levels.negatives + levels.positives
-            found.append(_code_levels(levels, codecs))
-        if distinct == 0 or 4 * distinct > nonzero:  # no levels, or the codebook is a good part of the whole
+            few_levels = 4 * distinct <= nonzero and 4 * len(levels.table) <= len(stream)
+        if not few_levels:
             found.append(_code_bits(places, values, shape, codecs))
     best = min(found, key=lambda entry: len(entry[1]), default=None)
     if best is None or bits.nbytes <= len(best[1]):
@@ -99,9 +103,21 @@ def _code_levels(levels: Levels, codecs: tuple[Codec, ...]) -> tuple[Coding, byt
 
 
 def _smallest(levels: Levels, bounds: Bounds, codecs: tuple[Codec, ...]) -> tuple[int, bytes]:
+    if _is_long(bounds):
+        codecs = _quick(codecs)
     if [codec.encode for codec in codecs] == [rans.encode]:  # which needs no matrix
         return codecs[0].number, rans.encode_sparse(levels.places, levels.kept, bounds)
     return smallest(levels.matrix, bounds, codecs)
+
+
+def _is_long(bounds: Bounds) -> bool:
+    """Tell whether "context" would need more memory than the matrix itself takes, and that is a lot."""
+    return context.working_bytes(bounds.rows, bounds.columns) > max(4 * bounds.size, _MUCH_MEMORY)
+
+
+def _quick(codecs: tuple[Codec, ...]) -> tuple[Codec, ...]:
+    """Return `codecs` without the slow one, or all quick ones where it was the only one."""
+    return tuple(c for c in codecs if c.name != "context") or tuple(c for c in CODECS if c.name != "context")
 
 
 def _decode_levels(stream: memoryview, start: int, codec: int, bounds: Bounds) -> Matrix:
@@ -130,9 +146,9 @@ def _code_bits(
         put_varint(out, len(stream))
         out += stream
     # One row of bytes has no neighbours above: the slow codec has nothing to add, not even where it was asked for.
-    quick = [codec for codec in codecs if codec.name != "context"] or [c for c in CODECS if c.name != "context"]
+    quick = _quick(codecs)
     for plane in reversed(values.view("u1").reshape(nonzero, -1).T):
-        _put_plane(out, plane, tuple(quick))
+        _put_plane(out, plane, quick)
     return Coding(Values.BITS, codec, nonzero, 0, 1), bytes(out)
 
 
@@ -178,6 +194,8 @@ def _take_plane(cursor: Cursor, count: int) -> Array:
     codec = cursor.byte()
     if codec == RAW:
         return np.frombuffer(cursor.take(count), "u1")
+    if by_number(codec).name == "context":  # its memory was not asked for, and no plane was ever written by it
+        raise cursor.wrong("a plane of bytes is coded by a codec for matrices")
     nonzero = cursor.varint()
     if nonzero > count:
         raise cursor.wrong(f"{nonzero:,} of {count:,} bytes are announced")
