@@ -127,7 +127,7 @@ def test_a_rate_term_makes_the_file_smaller(root):
 
 def test_a_file_that_no_run_wrote_is_refused(tmp_path):
     secateur.save(torch.nn.Linear(2, 2), tmp_path / "x.cut")
-    with pytest.raises(RunError, match="does not say how its inputs are scaled"):
+    with pytest.raises(ValueError, match="does not say how its inputs are scaled"):
         load_file(tmp_path / "x.cut")
 
 

@@ -26,7 +26,7 @@ def sparse(model, density=0.1, seed=0):
 
 def names(model):
     by_module = {module: name for name, module in model.named_modules()}
-    return [(by_module[units.maker], by_module[units.reader], units.spread) for units in hidden_units(model)]
+    return [(by_module[units.maker], by_module[units.reader]) for units in hidden_units(model)]
 
 
 NETWORKS = {
@@ -57,8 +57,8 @@ def test_the_function_stays(change, name):
 
 
 def test_units_are_found_through_pooling_and_flattening():
-    assert names(models.build("lenet-300-100")) == [("fc1", "fc2", 1), ("fc2", "fc3", 1)]
-    assert names(models.build("lenet-5")) == [("conv1", "conv2", 1), ("conv2", "fc3", 16), ("fc3", "fc4", 1)]
+    assert names(models.build("lenet-300-100")) == [("fc1", "fc2"), ("fc2", "fc3")]
+    assert names(models.build("lenet-5")) == [("conv1", "conv2"), ("conv2", "fc3"), ("fc3", "fc4")]
 
 
 def test_sorted_units_have_fewer_weights_the_later_they_come():

@@ -123,12 +123,7 @@ def _with_errors(
     data_root: Path | None,
     max_bytes: int,
 ) -> Verification:
-    with open_archive(path, max_bytes) as archive:
-        metadata = archive.metadata
-    try:
-        scaling = data.Scaling(float(metadata["mean"]), float(metadata["std"]))
-    except (KeyError, ValueError):
-        raise ValueError(f"{path} does not say how its inputs are scaled: pack the model of a run") from None
+    scaling, _ = read_inputs(path)
     model = load(path, max_bytes=max_bytes).float()  # like the images
     images = data.load(data_set, "test", data_root)
     wanted = tuple(getattr(model, "input_shape", ()))
@@ -138,6 +133,16 @@ def _with_errors(
     error = error_rate(model, inputs, images.labels)
     original = _error_with(model, originals, inputs, images.labels) if _fits(originals, model) else None
     return replace(found, error=error, original_error=original, test_images=len(images.labels))
+
+
+def read_inputs(path: Path) -> tuple[data.Scaling, str]:
+    """Return the scaling that the inputs of a file's network need, and the name of its data set."""
+    with open_archive(path) as archive:
+        metadata = archive.metadata
+    try:
+        return data.Scaling(float(metadata["mean"]), float(metadata["std"])), metadata["data"]
+    except (KeyError, ValueError):
+        raise ValueError(f"{path} does not say how its inputs are scaled: pack the model of a run") from None
 
 
 def _fits(state: dict[str, Tensor], model: nn.Module) -> bool:

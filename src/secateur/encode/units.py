@@ -32,11 +32,10 @@ _FLATTEN = {torch.flatten, "flatten", nn.Flatten}
 
 @dataclass(frozen=True)
 class HiddenUnits:
-    """Units made by one layer and read by one other, which has `spread` columns for each: pixels, once flattened."""
+    """Units made by one layer and read by one other, which has one or more columns for each: pixels, once flattened."""
 
     maker: nn.Linear | nn.Conv2d
     reader: nn.Linear | nn.Conv2d
-    spread: int
 
     def read_weights(self) -> Tensor:
         """View the reader's weight as (rows, units, the rest)."""
@@ -155,4 +154,4 @@ def _pair(maker: nn.Linear | nn.Conv2d, reader: nn.Linear | nn.Conv2d, between: 
         flattened = [kind for kind in between if kind in _FLATTEN]
         fits = len(flattened) == 1 and read % made == 0 and set(between) <= _EACH | _PIXELS | _FLATTEN
     if fits:
-        yield HiddenUnits(maker, reader, read // made)
+        yield HiddenUnits(maker, reader)

@@ -16,7 +16,8 @@ from torch import nn
 from typing_extensions import Doc
 
 from secateur import data
-from secateur.encode import load, open_archive, save
+from secateur.encode import load, save
+from secateur.encode.convert import read_inputs
 from secateur.encode.units import without_dead_units
 from secateur.experiments.job import Job, load_images, load_model, run, short, versions
 from secateur.experiments.rundir import RunDirectory, RunError
@@ -164,12 +165,7 @@ def evaluate_file(directory: RunDirectory, *, data_root: Path | None = None) -> 
 
 def load_file(path: Path) -> tuple[nn.Module, data.Scaling, str]:
     """Return the network of a .cut file that a run wrote, the scaling its inputs need, and its data set's name."""
-    with open_archive(path) as archive:
-        header = archive.metadata
-    try:
-        scaling, data_set = data.Scaling(float(header["mean"]), float(header["std"])), header["data"]
-    except (KeyError, ValueError):
-        raise RunError(f"{path} does not say how its inputs are scaled: it was not written by a run") from None
+    scaling, data_set = read_inputs(path)
     return load(path), scaling, data_set
 
 

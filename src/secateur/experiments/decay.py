@@ -13,11 +13,11 @@ from pathlib import Path
 
 import torch
 
-from secateur.atomic import write_atomically
 from secateur.experiments.compress import Compression, compress
 from secateur.experiments.job import Job, versions
 from secateur.experiments.presets import preset
 from secateur.experiments.reproduce import FileStats
+from secateur.experiments.rundir import publish
 
 _DECAYS = (0.0, 1e-4)
 _LEVELS = (2, 4, 8, 32)
@@ -51,8 +51,7 @@ def run_decay_study(
                 record = file.read(file.file_record)
                 entries.append({"lambda_wd": decay, "levels": levels} | {key: record[key] for key in _KEYS})
         content = {"job": asdict(_job(network, _DECAYS[-1], seed)), "files": entries, "versions": versions()}
-        write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
-        yield path
+        yield publish(path, content)
 
 
 _KEYS = ("kept", "bytes", "fp32_bytes", "validation")

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from secateur import models
-from secateur.atomic import write_atomically
 from secateur.experiments import rival
 from secateur.experiments.compress import compress, evaluate_file
 from secateur.experiments.job import Job, evaluate, run, validation_by_cutoff
 from secateur.experiments.presets import compression_preset, preset
+from secateur.experiments.rundir import publish
 from secateur.measure import count
 from secateur.train.loop import read_log
 
@@ -134,8 +134,7 @@ def _run_and_publish(name: str, job: Job, results: Path, runs: Path, data_root: 
         ],
     }
     path = result_path(results, name, job)
-    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
-    return path
+    return publish(path, content)
 
 
 def _compress_and_publish(name: str, job: Job, results: Path, runs: Path, data_root: Path | None) -> Path:
@@ -143,8 +142,7 @@ def _compress_and_publish(name: str, job: Job, results: Path, runs: Path, data_r
     _, file = compress(job, compression_preset(name), runs, data_root=data_root, resume=True)
     path = file_path(results, name, job)
     content = {**file.read(file.file_record), "test": evaluate_file(file, data_root=data_root)}
-    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
-    return path
+    return publish(path, content)
 
 
 @dataclass(frozen=True)
@@ -230,8 +228,7 @@ def search_epochs(network: str, *, results: Path, runs: Path, data_root: Path | 
         },
         "history": history,
     }
-    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
-    return path
+    return publish(path, content)
 
 
 def read_results(results: Path, preset_name: str, network: str) -> dict[str, dict[int, Result]]:

@@ -16,10 +16,9 @@ import torch
 from torch import nn
 
 from secateur import data, models
-from secateur.atomic import write_atomically
 from secateur.encode import load, save
 from secateur.experiments.job import Job, load_images, progress, read_job, refuse_other_shapes, versions, what_is_left
-from secateur.experiments.rundir import RunDirectory, RunError
+from secateur.experiments.rundir import RunDirectory, RunError, publish
 from secateur.measure import count, error_rate
 from secateur.methods import DeepCompression, Han2015, Method
 from secateur.methods.han2015 import kinds
@@ -150,8 +149,7 @@ def search_quality(network: str, *, results: Path, runs: Path, data_root: Path |
         "versions": versions(),
         "history": history,
     }
-    _publish(path, content)
-    return path
+    return publish(path, content)
 
 
 def _limit(dense: Record) -> float:
@@ -203,8 +201,7 @@ def run_and_publish(job: Job, path: Path, *, results: Path, runs: Path, data_roo
         "test": {"error": errors | {"final": errors["pruned"]}, "test_images": len(test.labels)},
         "stages": [point.record for point in reached],
     }
-    _publish(path, content)
-    return path
+    return publish(path, content)
 
 
 def add_sharing_and_coding(path: Path, *, runs: Path, data_root: Path | None) -> Record:
@@ -235,9 +232,5 @@ def add_sharing_and_coding(path: Path, *, runs: Path, data_root: Path | None) ->
         content["validation"][name] = error_rate(network, scaling(validation.images), validation.labels)
         content["test"]["error"][name] = error_rate(network, scaling(test.images), test.labels)
     content |= {"stages": [*content["stages"], last], "bytes": size}
-    _publish(path, content)
+    publish(path, content)
     return content
-
-
-def _publish(path: Path, content: Record) -> None:
-    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())

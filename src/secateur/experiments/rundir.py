@@ -98,6 +98,12 @@ _FIELDS = {
 }
 
 
+def publish(path: Path, content: Any) -> Path:
+    """Write a result that is kept with the project, and return its path."""
+    write_atomically(path, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    return path
+
+
 def newest_finished(root: Path) -> RunDirectory:
     """Return the run below `root` that was finished last."""
     results = list(root.glob(f"*/{RunDirectory(root).result.name}"))
