@@ -58,12 +58,17 @@ class Layer:
     window: Window | None = None
     pool: Pool | None = None
 
+    @staticmethod
+    def of_kind(module: nn.Module) -> bool:
+        """Tell whether a module is a layer as torch wrote it, of a kind that the kernels have."""
+        return _is_plain(module)
+
     @classmethod
     def of(cls, module: nn.Module, weight: SparseWeight | None = None) -> Layer | None:
         """Return what a module computes, or None if it is no layer of ours."""
         if not _is_plain(module):
             return None
-        assert isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d)
+        assert isinstance(module, nn.Linear | nn.Conv2d)
         weight = weight or SparseWeight.of(module.weight)
         rows = weight.shape[0]
         given = module.bias
@@ -71,12 +76,8 @@ class Layer:
         if isinstance(module, nn.Linear):
             return cls(weight, bias)
         assert not isinstance(module.padding, str)
-        if isinstance(module, nn.Conv1d):
-            flat = replace(weight, shape=(*weight.shape[:2], 1, weight.shape[2]))
-            stride, padding, dilation = (1, module.stride[0]), (0, module.padding[0]), (1, module.dilation[0])
-            return cls(flat, bias, window=Window(stride, padding, dilation, module.groups))
-        one, two = module.stride, module.dilation
-        window = Window((one[0], one[1]), (module.padding[0], module.padding[1]), (two[0], two[1]), module.groups)
+        stride, padding, dilation = module.stride, module.padding, module.dilation
+        window = Window((stride[0], stride[1]), (padding[0], padding[1]), (dilation[0], dilation[1]), module.groups)
         return cls(weight, bias, window=window)
 
     @property
@@ -134,11 +135,11 @@ class Layer:
 
 def _is_plain(module: nn.Module) -> bool:
     """Tell whether a module is a layer as torch wrote it, of a kind that the kernels have."""
-    if type(module) not in (nn.Linear, nn.Conv1d, nn.Conv2d):
+    if type(module) not in (nn.Linear, nn.Conv2d):
         return False
     if set(module._parameters) != {"weight", "bias"} or module._buffers:
         return False
-    if isinstance(module, nn.Conv1d | nn.Conv2d) and (
+    if isinstance(module, nn.Conv2d) and (
         module.padding_mode != "zeros" or isinstance(module.padding, str)
     ):
         return False
