@@ -49,6 +49,22 @@ def test_an_engine_answers_as_torch_does_on_other_inputs_too(name, model, x):
     assert engine.difference < 1e-4
 
 
+@pytest.mark.slow
+def test_torch_compile_takes_weights_for_constants_and_compiles_every_network_of_a_process(model, x):
+    from torch._dynamo.utils import counters
+
+    for count in range(1, 11):  # torch gives up silently after eight
+        network = nn.Linear(count, 2).eval()
+        before, rows = counters["stats"]["unique_graphs"], torch.randn(3, count)
+        engine = prepare("compile", network, rows)
+        assert counters["stats"]["unique_graphs"] == before + 1
+        answer = engine.run(rows)
+        with torch.no_grad():
+            network.weight.zero_()
+        assert torch.equal(engine.run(rows), answer)
+        assert counters["stats"]["unique_graphs"] == before + 1
+
+
 def test_an_unknown_engine_is_answered_with_the_nearest(model, x):
     with pytest.raises(ValueError, match=r'no engine "onnx-runtime": did you mean "onnxruntime"\?'):
         prepare("onnx-runtime", model, x)
@@ -91,10 +107,10 @@ def test_a_package_that_is_missing_is_named_with_the_remedy(package, model, x, m
 
 
 def test_what_torch_compile_cannot_do_is_told_in_a_line(model, x, monkeypatch):
-    def refuse(*args, **kwargs):
+    def refuse(x):
         raise RuntimeError("no C++ compiler\nand many lines more")
 
-    monkeypatch.setattr(torch, "compile", refuse)
+    monkeypatch.setattr(torch, "compile", lambda *args, **options: refuse)
     with pytest.raises(EngineError, match=r"^torch.compile cannot run it: no C\+\+ compiler$"):
         prepare("compile", model, x)
 

@@ -88,10 +88,13 @@ def _compiled(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
     # share `nn.Module.__call__`) it would run them uncompiled and only log that.
     own = FunctionType(call.__code__.replace(), call.__globals__, closure=call.__closure__)
     with _silence():
+        run = _without_gradients(torch.compile(own, dynamic=False))
+        config = import_module("torch._inductor.config")
         try:
-            # freezing: weights are constants, so that batch norms fold and matrices are packed once
-            run = _without_gradients(torch.compile(own, dynamic=False, options={"freezing": True}))
-            run(example_input)
+            # Freezing makes constants of the weights: batch norms fold, matrices are packed once. As an option of
+            # torch.compile it does nothing (torch 2.13): the front end asks the configuration at the first call.
+            with config.patch(freezing=True):
+                run(example_input)
         except RuntimeError as error:  # all that torch.compile raises of its own
             raise EngineError(f"torch.compile cannot run it: {_first_line(error)}") from error
     return torch.__version__, run
