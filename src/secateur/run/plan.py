@@ -59,7 +59,9 @@ class Plan:
             if not isinstance(data, dict) or data.pop("version", None) != _VERSION:
                 raise ValueError("it is of another version")
             groups = tuple(_group(one) for one in data.pop("groups"))
-            weights = {_text(name): (_shape(shape), _count(count)) for name, (shape, count) in data.pop("weights").items()}
+            weights = {
+                _text(name): (_shape(shape), _count(count)) for name, (shape, count) in data.pop("weights").items()
+            }
             numbers = {name: _count(data.pop(name)) for name in ("batch", "threads", "lanes")}
             times = {name: _time(data.pop(name)) for name in ("dense_ms", "compiled_ms")}
             if data:

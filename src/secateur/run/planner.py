@@ -57,7 +57,9 @@ def _require_plain(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if parametrize.is_parametrized(module):
             where = f'"{name}"' if name else "the network"
-            raise ValueError(f"the weights of {where} are read through a function: make them plain first (secateur.prune)")
+            raise ValueError(
+                f"the weights of {where} are read through a function: make them plain first (secateur.prune)"
+            )
 
 
 def _evaluating_copy(model: nn.Module) -> nn.Module:
@@ -238,7 +240,9 @@ def _follow(plan: Plan, found: Sequence[Unit], prefix: str) -> list[Group]:
     return chosen
 
 
-def race(calls: Sequence[Callable[[], object]], *, budget_ms: float = _BUDGET_MS, most: int = _MOST_REPEATS) -> list[float]:
+def race(
+    calls: Sequence[Callable[[], object]], *, budget_ms: float = _BUDGET_MS, most: int = _MOST_REPEATS
+) -> list[float]:
     """Time calls in turns and return the shortest time of each, in milliseconds: noise only ever adds."""
     best = [math.inf] * len(calls)
     start = time.perf_counter()
