@@ -353,13 +353,46 @@ private:
 constexpr Bit Values::even, Values::blank;
 constexpr uint32_t Values::limits[5];
 
-// Codes the matrix. An encoder reads `levels`, a decoder writes them.
-template <class Coder>
-void run(Coder& coder, int32_t* levels, const Problem& problem) {
+// The whole matrix: an encoder reads it, a decoder fills it.
+class Matrix {
+public:
+    Matrix(int32_t* levels, int64_t columns) : levels(levels), columns(columns) {}
+    void begin(int64_t) {}
+    int32_t* row(int64_t i) { return levels + i * columns; }
+    void found(int64_t, int64_t, int32_t) {}  // it stands in its place already
+
+private:
+    int32_t* const levels;
+    const int64_t columns;
+};
+
+// A list of what is not zero, for a decoder. Contexts need this row and the one above, and no others are kept.
+template <class Place>
+class List {
+public:
+    List(Place* places, int32_t* levels, const Problem& problem)
+        : places(places), levels(levels), columns(problem.columns), kept(std::min<int64_t>(problem.rows, 2) * columns, 0) {}
+    void begin(int64_t i) {
+        if (i > 1) std::fill_n(row(i), columns, 0);
+    }
+    int32_t* row(int64_t i) { return kept.data() + i % 2 * columns; }
+    void found(int64_t i, int64_t j, int32_t level) {
+        *places++ = static_cast<Place>(i * columns + j);
+        *levels++ = level;
+    }
+
+private:
+    Place* places;
+    int32_t* levels;
+    const int64_t columns;
+    std::vector<int32_t> kept;
+};
+
+// Codes the matrix, level by level. A decoder finds zeros in all of `target` that it has not written yet.
+template <class Coder, class Target>
+void run(Coder& coder, Target& target, const Problem& problem) {
     const int64_t rows = problem.rows, columns = problem.columns, stride = problem.stride;
-    constexpr bool decoding = std::is_same_v<Coder, Decoder>;
     int64_t cells = rows * columns, left = problem.nonzero;
-    if (decoding) std::fill_n(levels, cells, 0);
     if (left == 0) return;
 
     auto share = [&] { return static_cast<uint32_t>(std::min<uint64_t>(certain, (uint64_t(left) << 22) / cells)); };
@@ -397,7 +430,9 @@ void run(Coder& coder, int32_t* levels, const Problem& problem) {
         const uint8_t* const up2 = marks.data() + ((i + 1) % 3) * padded + pad;
         const int column_expected = densities.expected(i);
         const int around_expected = densities.expected(uint64_t(i) * area + area / 2);
-        int32_t* const line = levels + i * columns;
+        target.begin(i);
+        int32_t* const line = target.row(i);
+        const int32_t* const line_above = i ? target.row(i - 1) : nullptr;
         row = place;
         values.begin_row();
         uint32_t row_count = 0;
@@ -441,9 +476,10 @@ void run(Coder& coder, int32_t* levels, const Problem& problem) {
             before[j + 1] = before[j] + y;
             if (!y) continue;
             int32_t above = stride && j >= stride ? line[j - stride] : 0;
-            line[j] = values.code(coder, line[j], j, j ? line[j - 1] : 0, i ? line[j - columns] : 0, above,
+            line[j] = values.code(coder, line[j], j, j ? line[j - 1] : 0, i ? line_above[j] : 0, above,
                                   row_count ? 2 * row_size / row_count : -1,
                                   column_count[j] ? 2 * column_size[j] / column_count[j] : -1);
+            target.found(i, j, line[j]);
             row_size += std::abs(line[j]);
             column_size[j] += std::abs(line[j]);
             row_found = densities.found(++row_count);
@@ -467,7 +503,8 @@ EXPORT int64_t secateur_context_encode(int32_t* levels, int64_t rows, int64_t co
                                        int32_t largest, int64_t stride, uint8_t* out, int64_t capacity) {
     try {
         Encoder coder(out, capacity);
-        run(coder, levels, {rows, columns, nonzero, smallest, largest, stride});
+        Matrix matrix(levels, columns);
+        run(coder, matrix, {rows, columns, nonzero, smallest, largest, stride});
         return coder.finish();
     } catch (const std::bad_alloc&) {
         return -2;
@@ -480,8 +517,29 @@ EXPORT int64_t secateur_context_decode(const uint8_t* in, int64_t length, int64_
                                        int32_t smallest, int32_t largest, int64_t stride, int32_t* levels) {
     try {
         Decoder coder(in, length);
-        run(coder, levels, {rows, columns, nonzero, smallest, largest, stride});
+        Matrix matrix(levels, columns);
+        std::fill_n(levels, rows * columns, 0);
+        run(coder, matrix, {rows, columns, nonzero, smallest, largest, stride});
         return coder.consumed_exactly() ? 0 : -1;
+    } catch (const std::bad_alloc&) {
+        return -2;
+    }
+}
+
+// The same without a matrix: writes the `nonzero` places that are not zero (32 or, if `wide`, 64 bits each), rising, and
+// the level of each. Whatever the bytes are, all of them are written, and lie within the matrix and the bounds.
+EXPORT int64_t secateur_context_list(const uint8_t* in, int64_t length, int64_t rows, int64_t columns, int64_t nonzero,
+                                     int32_t smallest, int32_t largest, int64_t stride, void* places, int32_t wide,
+                                     int32_t* levels) {
+    const Problem problem{rows, columns, nonzero, smallest, largest, stride};
+    auto into = [&](auto* each) {
+        Decoder coder(in, length);
+        List<std::remove_pointer_t<decltype(each)>> list(each, levels, problem);
+        run(coder, list, problem);
+        return coder.consumed_exactly() ? 0 : -1;
+    };
+    try {
+        return wide ? into(static_cast<int64_t*>(places)) : into(static_cast<int32_t*>(places));
     } catch (const std::bad_alloc&) {
         return -2;
     }
