@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <new>
-#include <type_traits>
 #include <vector>
 
 namespace {
@@ -353,44 +352,43 @@ private:
 constexpr Bit Values::even, Values::blank;
 constexpr uint32_t Values::limits[5];
 
-// The whole matrix: an encoder reads it, a decoder fills it.
-class Matrix {
+// Where levels are read from or written to: a whole matrix, or a list of what is not zero, beside which the row that is
+// being decoded and the one above are kept, since contexts need them. One class for both, so that the loop below is
+// compiled once for each coder and everything in it inlined.
+class Levels {
 public:
-    Matrix(int32_t* levels, int64_t columns) : levels(levels), columns(columns) {}
-    void begin(int64_t) {}
-    int32_t* row(int64_t i) { return levels + i * columns; }
-    void found(int64_t, int64_t, int32_t) {}  // it stands in its place already
+    Levels(int32_t* matrix, int64_t columns) : rows(matrix), columns(columns) {}
+    Levels(void* places, bool wide, int32_t* levels, const Problem& problem)
+        : kept(std::min<int64_t>(problem.rows, 2) * problem.columns, 0), rows(kept.data()), columns(problem.columns),
+          wide(wide), listed(levels), places(places) {}
+    Levels(const Levels&) = delete;
 
-private:
-    int32_t* const levels;
-    const int64_t columns;
-};
-
-// A list of what is not zero, for a decoder. Contexts need this row and the one above, and no others are kept.
-template <class Place>
-class List {
-public:
-    List(Place* places, int32_t* levels, const Problem& problem)
-        : places(places), levels(levels), columns(problem.columns), kept(std::min<int64_t>(problem.rows, 2) * columns, 0) {}
-    void begin(int64_t i) {
-        if (i > 1) std::fill_n(row(i), columns, 0);
+    int32_t* row(int64_t i) { return rows + (listed ? i % 2 : i) * columns; }
+    void begin_row(int64_t i) {
+        if (listed && i > 1) std::fill_n(row(i), columns, 0);
     }
-    int32_t* row(int64_t i) { return kept.data() + i % 2 * columns; }
-    void found(int64_t i, int64_t j, int32_t level) {
-        *places++ = static_cast<Place>(i * columns + j);
-        *levels++ = level;
+    void found(int64_t place, int32_t level) {
+        if (!listed) return;
+        if (wide)
+            static_cast<int64_t*>(places)[count] = place;
+        else
+            static_cast<int32_t*>(places)[count] = static_cast<int32_t>(place);
+        listed[count++] = level;
     }
 
 private:
-    Place* places;
-    int32_t* levels;
-    const int64_t columns;
     std::vector<int32_t> kept;
+    int32_t* const rows;
+    const int64_t columns;
+    const bool wide = false;
+    int32_t* const listed = nullptr;
+    void* const places = nullptr;
+    int64_t count = 0;
 };
 
-// Codes the matrix, level by level. A decoder finds zeros in all of `target` that it has not written yet.
-template <class Coder, class Target>
-void run(Coder& coder, Target& target, const Problem& problem) {
+// Codes the matrix, level by level. A decoder must find zeros wherever it has not yet written.
+template <class Coder>
+void run(Coder& coder, Levels& levels, const Problem& problem) {
     const int64_t rows = problem.rows, columns = problem.columns, stride = problem.stride;
     int64_t cells = rows * columns, left = problem.nonzero;
     if (left == 0) return;
@@ -430,9 +428,9 @@ void run(Coder& coder, Target& target, const Problem& problem) {
         const uint8_t* const up2 = marks.data() + ((i + 1) % 3) * padded + pad;
         const int column_expected = densities.expected(i);
         const int around_expected = densities.expected(uint64_t(i) * area + area / 2);
-        target.begin(i);
-        int32_t* const line = target.row(i);
-        const int32_t* const line_above = i ? target.row(i - 1) : nullptr;
+        levels.begin_row(i);
+        int32_t* const line = levels.row(i);
+        const int32_t* const line_above = i ? levels.row(i - 1) : nullptr;
         row = place;
         values.begin_row();
         uint32_t row_count = 0;
@@ -479,7 +477,7 @@ void run(Coder& coder, Target& target, const Problem& problem) {
             line[j] = values.code(coder, line[j], j, j ? line[j - 1] : 0, i ? line_above[j] : 0, above,
                                   row_count ? 2 * row_size / row_count : -1,
                                   column_count[j] ? 2 * column_size[j] / column_count[j] : -1);
-            target.found(i, j, line[j]);
+            levels.found(i * columns + j, line[j]);
             row_size += std::abs(line[j]);
             column_size[j] += std::abs(line[j]);
             row_found = densities.found(++row_count);
@@ -503,7 +501,7 @@ EXPORT int64_t secateur_context_encode(int32_t* levels, int64_t rows, int64_t co
                                        int32_t largest, int64_t stride, uint8_t* out, int64_t capacity) {
     try {
         Encoder coder(out, capacity);
-        Matrix matrix(levels, columns);
+        Levels matrix(levels, columns);
         run(coder, matrix, {rows, columns, nonzero, smallest, largest, stride});
         return coder.finish();
     } catch (const std::bad_alloc&) {
@@ -517,7 +515,7 @@ EXPORT int64_t secateur_context_decode(const uint8_t* in, int64_t length, int64_
                                        int32_t smallest, int32_t largest, int64_t stride, int32_t* levels) {
     try {
         Decoder coder(in, length);
-        Matrix matrix(levels, columns);
+        Levels matrix(levels, columns);
         std::fill_n(levels, rows * columns, 0);
         run(coder, matrix, {rows, columns, nonzero, smallest, largest, stride});
         return coder.consumed_exactly() ? 0 : -1;
@@ -531,15 +529,12 @@ EXPORT int64_t secateur_context_decode(const uint8_t* in, int64_t length, int64_
 EXPORT int64_t secateur_context_list(const uint8_t* in, int64_t length, int64_t rows, int64_t columns, int64_t nonzero,
                                      int32_t smallest, int32_t largest, int64_t stride, void* places, int32_t wide,
                                      int32_t* levels) {
-    const Problem problem{rows, columns, nonzero, smallest, largest, stride};
-    auto into = [&](auto* each) {
+    try {
+        const Problem problem{rows, columns, nonzero, smallest, largest, stride};
         Decoder coder(in, length);
-        List<std::remove_pointer_t<decltype(each)>> list(each, levels, problem);
+        Levels list(places, wide, levels, problem);
         run(coder, list, problem);
         return coder.consumed_exactly() ? 0 : -1;
-    };
-    try {
-        return wide ? into(static_cast<int64_t*>(places)) : into(static_cast<int32_t*>(places));
     } catch (const std::bad_alloc&) {
         return -2;
     }
