@@ -1,0 +1,1 @@
+"""Step 6, run: from a file to answers."""
