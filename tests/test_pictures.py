@@ -17,10 +17,9 @@ Image = pytest.importorskip("PIL.Image")
 GREY, RGB = (1, 28, 28), (3, 28, 28)
 
 
-def encoded(pixels, kind="PNG", mode=None, **options):
-    picture = Image.fromarray(np.asarray(pixels), mode) if mode else Image.fromarray(np.asarray(pixels))
+def encoded(pixels, kind="PNG", **options):
     out = io.BytesIO()
-    picture.save(out, kind, **options)
+    Image.fromarray(pixels).save(out, kind, **options)
     return out.getvalue()
 
 
@@ -32,7 +31,7 @@ def noise(*shape, seed=0):
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF", "PPM", "GIF"])
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "PPM", "GIF"])
 def test_a_picture_of_the_networks_size_and_kind_comes_as_it_is(kind):
     pixels = noise(28, 28)
     assert torch.equal(read(encoded(pixels, kind)), torch.from_numpy(pixels)[None])
@@ -81,9 +80,10 @@ def test_what_is_transparent_is_the_background():
     assert read(encoded(pixels), invert=True)[0, :, 0].tolist() == [255] * 14 + [0] * 14
 
 
-def test_sixteen_bits_become_eight():
+@pytest.mark.parametrize("kind", ["PNG", "PPM"])
+def test_sixteen_bits_become_eight(kind):
     levels = np.linspace(0, 65_535, 784).astype(np.uint16).reshape(28, 28)
-    found = read(encoded(levels))
+    found = read(encoded(levels, kind))
     assert torch.equal(found[0], torch.from_numpy((levels // 257).astype(np.uint8)))
     assert (found.min(), found.max()) == (0, 255)
 
@@ -132,8 +132,8 @@ def postscript():
         (png_header(100_000, 100_000), "a.png is larger than the 67,108,864 pixels that are read: make it smaller"),
         (png_header(10_000, 10_000), "a.png is larger than"),
         (png_header(10, 10), "a.png is damaged or cut short"),
-        (encoded(np.zeros((4, 4), np.float32), "TIFF"), "pixels of mode F: save it with 8 bits a channel"),
-        (encoded(np.full((4, 4), -1, np.int32), "TIFF"), "pixels of mode I: save it with 8 bits a channel"),
+        (encoded(np.zeros((4, 4), np.float32), "PPM"), "pixels of mode F: save it with 8 bits a channel"),
+        (encoded(noise(40, 40), "TIFF"), "a.png is not a picture"),
     ],
 )
 def test_what_is_no_sound_picture_is_refused_in_a_sentence(content, complaint):
@@ -142,7 +142,7 @@ def test_what_is_no_sound_picture_is_refused_in_a_sentence(content, complaint):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM"])
 @given(changes=st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6))
 @settings(max_examples=80)
 def test_a_damaged_picture_is_refused_or_read(kind, changes):

@@ -18,14 +18,14 @@ from secateur.data.images import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# What Pillow may try, and what counts as a picture in a folder. It knows more, some of which start other programs.
+# What Pillow may try, and what counts as a picture in a folder. It knows more: some readers start other programs, and
+# that of TIFF complains of every damaged file on standard error by itself.
 _FORMATS = {
     "PNG": (".png",),
     "JPEG": (".jpg", ".jpeg"),
     "WEBP": (".webp",),
     "BMP": (".bmp",),
     "GIF": (".gif",),
-    "TIFF": (".tif", ".tiff"),
     "PPM": (".pgm", ".ppm", ".pbm", ".pnm"),
 }
 _SUFFIXES = tuple(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
@@ -116,7 +116,7 @@ class _TooLargeError(Exception):
 
 
 class _UnknownPixelsError(Exception):
-    """A picture has pixels that are no levels of grey or colour in 8 or 16 bits."""
+    """A picture has pixels that are no levels of grey or colour."""
 
 
 def _flat(picture: Image, mode: str, background: int) -> Image:
@@ -124,10 +124,7 @@ def _flat(picture: Image, mode: str, background: int) -> Image:
     from PIL import Image
 
     if picture.mode.startswith("I"):  # 16 bits, also where Pillow keeps them in 32
-        levels = np.asarray(picture)
-        if levels.min() < 0 or levels.max() > 65_535:
-            raise _UnknownPixelsError(picture.mode)
-        picture = Image.fromarray((levels // 257).astype(np.uint8))
+        picture = Image.fromarray((np.asarray(picture) // 257).astype(np.uint8))
     elif picture.mode not in _MODES:
         raise _UnknownPixelsError(picture.mode)
     if picture.has_transparency_data:
