@@ -156,6 +156,18 @@ def test_raw_elements_that_change_between_two_looks_are_refused():
         archive.read_sparse(archive.records[0])
 
 
+def test_a_tensor_without_zeros_that_is_allowed_dense_may_be_refused_sparse():
+    content = to_bytes({"tensor": torch.full((1000,), 0.5)}, codec="rans")
+    assert len(content) < 100
+    roomy, narrow = (Archive(io.BytesIO(content), max_bytes=most) for most in (8000, 7999))
+    assert len(roomy.read_sparse(roomy.records[0]).places) == 1000
+    assert len(narrow.read(narrow.records[0])) == 1000
+    with pytest.raises(
+        FormatError, match=r"non-zeros need more memory than max_bytes = 7,999 allows: read it as a dense"
+    ):
+        narrow.read_sparse(narrow.records[0])
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how much memory is taken")
 @pytest.mark.parametrize("codec", ["raw", "huffman", "rans", "context"])
 def test_memory_goes_with_the_non_zeros(codec, tmp_path):

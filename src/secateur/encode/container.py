@@ -113,7 +113,7 @@ class Archive:
     """
 
     def __init__(self, file: BinaryIO, max_bytes: int = MAX_BYTES) -> None:
-        self._file = file
+        self._file, self._max_bytes = file, max_bytes
         self.size = file.seek(0, io.SEEK_END)
         file.seek(0)
         cursor, start = self._read_header()
@@ -180,10 +180,15 @@ class Archive:
         """Decode what is not zero in one tensor; there is never a dense one, nor its levels as a matrix.
 
         What it takes beside the stream goes with the non-zeros, and with a few rows where the codec is "context". A
-        tensor without zeros takes twice the memory of a dense one: `read` is for those.
+        tensor without zeros takes twice the memory of a dense one: `read` is for those, and one whose places and values
+        would take more than `max_bytes` is refused.
         """
         dtype, shape = record.dtype, record.shape
+        needed = record.coding.nonzero * ((4 if record.size < 1 << 31 else 8) + max(dtype.itemsize, 4))
         with _inside(record):
+            if needed > self._max_bytes:
+                allowed = f"max_bytes = {self._max_bytes:,} allows"
+                raise FormatError(f"its non-zeros need more memory than {allowed}: read it as a dense tensor", offset=0)
             if record.coding.kind == Values.RAW:
                 places, bits = find_raw(lambda: self._pieces(record, _PIECE), dtype, shape)
             else:
