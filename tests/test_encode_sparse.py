@@ -79,6 +79,17 @@ def test_a_matrix_that_was_coded_transposed_comes_in_the_order_of_the_tensor():
     np.testing.assert_array_equal(kept, levels[levels != 0])
 
 
+@with_and_without_native
+@pytest.mark.usefixtures("_native")
+def test_places_beyond_2_to_the_31_are_wide():
+    places = np.array([3, 5_000_000, 2**31 - 1, 2**31, 2**32 - 1])
+    levels = np.array([1, -2, 3, 1, -1], np.int32)
+    bounds = Bounds(1 << 16, 1 << 16, 5, -2, 3)
+    found, kept = rans.decode_sparse(memoryview(rans.encode_sparse(places, levels, bounds)), bounds)
+    assert (found.dtype, found.tolist()) == (np.int64, places.tolist())
+    np.testing.assert_array_equal(kept, levels)
+
+
 def test_raw_elements_in_several_pieces_come_back(monkeypatch):
     monkeypatch.setattr("secateur.encode.container._PIECE", 48)
     for dtype in (torch.float32, torch.float64, torch.complex128, torch.int8):

@@ -196,7 +196,8 @@ class Archive:
             return sparse_tensor(places, bits, dtype, shape)
 
     def _stream(self, record: Record) -> memoryview:
-        return memoryview(next(iter([*self._pieces(record, max(record.length, 1))]), b""))
+        [stream] = [*self._pieces(record, max(record.length, 1))] or [b""]
+        return memoryview(stream)
 
     def _pieces(self, record: Record, most: int) -> Iterator[bytes]:
         """Yield the stream of a tensor, at most that many bytes at a time, and make sure that it was sound."""
