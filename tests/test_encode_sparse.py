@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -188,8 +189,6 @@ def test_memory_goes_with_the_non_zeros(codec, tmp_path):
     path = tmp_path / "tensor.cut"
     path.write_bytes(to_bytes({"warm.weight": tensor[:20, :20].clone(), "tensor": tensor}, codec=codec))
     program = f"""
-import sys
-sys.path.insert(0, {str(sys.path[0])!r})
 import fuzz, torch
 from secateur.encode import open_archive
 torch.set_num_threads(1)
@@ -203,7 +202,9 @@ with open_archive({str(path)!r}) as archive:
         except (MemoryError, RuntimeError):
             print("a dense tensor has no room")
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120
+    )
     assert (done.returncode, done.stdout) == (0, "20000\na dense tensor has no room\n"), done.stderr
 
 
