@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from secateur import data, models
-from secateur.encode import load, open_archive
+from secateur.encode import open_archive
 from secateur.encode.convert import read_inputs
+from secateur.run.files import load_sparse
 
 _STANDARD_INPUT = Path("-")
 _MOST_BYTES = 1 << 28  # of a picture from a pipe, which has to be kept whole
@@ -59,9 +60,11 @@ def predict(
     data.require_pillow()
     shape = _input_shape(path)
     scaling, data_set = read_inputs(path)
-    network = network_for(path)
+    network: nn.Module | None = None
     pictures = _read_all(sources, shape, invert)
     while together := [*islice(pictures, batch)]:
+        # Laid out for as many pictures as come at a time; the first batch is the largest.
+        network = network if network is not None else load_sparse(path, batch=len(together))
         found = [picture for _, picture in together if isinstance(picture, Tensor)]
         rows = iter(_probabilities(network, scaling(torch.stack(found)))) if found else iter(())
         for name, picture in together:
@@ -69,11 +72,6 @@ def predict(
                 yield Answer(name, failure=picture)
             else:
                 yield _answer(name, next(rows), data_set, top)
-
-
-def network_for(path: Path) -> Callable[[Tensor], Tensor]:
-    """Return the network of a .cut file, ready to answer float32 images with logits."""
-    return load(path).float().eval()
 
 
 def _input_shape(path: Path) -> tuple[int, int, int]:
