@@ -21,6 +21,7 @@ from typing_extensions import Doc
 
 from secateur.experiments.compress import Compression
 from secateur.experiments.job import Job
+from secateur.experiments.rundir import RunDirectory, RunError
 from secateur.nearest import require_one_of
 from secateur.sibling import SiblingConfig, targets
 from secateur.train.loop import TrainConfig, is_main_process
@@ -104,6 +105,21 @@ class Reproduce:
     runs: Annotated[Path, Doc("where runs are kept")] = Path("runs")
     data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Write a page to look at, one HTML file: of a run, or of several side by side."""
+
+    run: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]],
+        _named("RUN"),
+        Doc("directories of runs, finished or not; none: the newest finished one"),
+    ] = ()
+    out: Annotated[
+        Path | None, Doc("the file to write, instead of report.html in the run's directory, or here for several")
+    ] = None
+    runs: Annotated[Path, Doc("where the newest run is looked for")] = Path("runs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +219,7 @@ def _prune(words: list[str]) -> int:
         print(json.dumps(directory.read(directory.result)))
     else:
         print_run(console, directory)
+    _leave_page(console, directory)
     return 0
 
 
@@ -232,7 +249,19 @@ def _compress(words: list[str]) -> int:
     else:
         print_run(console, directory)
         print_file(console, file)
+    _leave_page(console, directory)
     return 0
+
+
+def _leave_page(console: Console, directory: RunDirectory) -> None:
+    """Write the page of a run that is done, which the page is no part of: what keeps it from being written is said."""
+    from secateur.report.page import write_page
+
+    try:
+        said = f"Page {write_page([directory], directory.page)}"
+    except (ModuleNotFoundError, OSError, RunError) as error:
+        said = f"No page was written: {_sentence(error)}; then secateur report {directory.path} writes it"
+    console.print(said, soft_wrap=True, highlight=False, markup=False)
 
 
 Training = TypeVar("Training", bound=_Training)
@@ -288,7 +317,7 @@ def _summary(words: list[str]) -> int:
 def _evaluate(words: list[str]) -> int:
     from secateur.experiments.compress import evaluate_file
     from secateur.experiments.job import evaluate
-    from secateur.experiments.rundir import RunDirectory, newest_finished
+    from secateur.experiments.rundir import newest_finished
     from secateur.report.terminal import print_evaluation, print_file
 
     chosen = _parse(Evaluate, words)
@@ -301,6 +330,19 @@ def _evaluate(words: list[str]) -> int:
         print_evaluation(Console(), directory)
         for file in directory.compressed():
             print_file(Console(), file)
+    if directory.page.exists():  # it does not know of the test set yet
+        _leave_page(Console(stderr=chosen.json), directory)
+    return 0
+
+
+def _report(words: list[str]) -> int:
+    from secateur.experiments.rundir import newest_finished
+    from secateur.report.page import write_page
+
+    chosen = _parse(Report, words)
+    runs = [RunDirectory(path) for path in chosen.run] or [newest_finished(chosen.runs)]
+    path = chosen.out or (runs[0].page if len(runs) == 1 else Path(runs[0].page.name))
+    print(write_page(runs, path))
     return 0
 
 
@@ -466,6 +508,7 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "summary": _summary,
     "evaluate": _evaluate,
     "reproduce": _reproduce,
+    "report": _report,
     "pack": _pack,
     "unpack": _unpack,
     "inspect": _inspect,
@@ -478,6 +521,7 @@ _DESCRIBED = {
     "summary": Summary,
     "evaluate": Evaluate,
     "reproduce": Reproduce,
+    "report": Report,
     "pack": Pack,
     "unpack": Unpack,
     "inspect": Inspect,

@@ -12,26 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bokeh.embed import json_item
-from bokeh.models import (
-    BoxAnnotation,
-    ColumnDataSource,
-    HoverTool,
-    Label,
-    Legend,
-    LogTicker,
-    NumeralTickFormatter,
-    Range1d,
-    Span,
-)
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models.annotations import BoxAnnotation, Label, Span
+from bokeh.models.renderers import DataRenderer
 from bokeh.plotting import figure
 
-from secateur.report.gather import Epoch, Run
+from secateur.report.gather import Epoch, Error, Run
 from secateur.report.literature import PAPER, Published, published
 from secateur.report.weights import LayerLook
 
 COLOURS = ("#0b7ac8", "#d55e00", "#00936b", "#a663cc", "#b07d00", "#c2477f", "#0e8f9e", "#7d8590")
 _DASHES = ("solid", "dashed", "dotted", "dotdash")
-_MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "star", "plus")
 _MOST_POINTS = 400  # of a history that are drawn
 _MOST_NAMES = 8  # that a legend or a tooltip lists
 _FONT = "system-ui, sans-serif"
@@ -39,6 +30,15 @@ _FONT = "system-ui, sans-serif"
 Size = Literal["kept", "bytes"]
 SIZES: tuple[Size, ...] = ("kept", "bytes")
 Column = Sequence[float | int | str | None]
+
+
+@dataclass(frozen=True)
+class Key:
+    """A line of a legend, which the page writes: it wraps on a phone, and Bokeh's does not."""
+
+    name: str
+    colour: str
+    mark: str  # solid, dashed, dotted or dotdash line; box, dot, ring or diamond
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class Chart:
     alternative: str
     item: Mapping[str, Any]
     columns: Mapping[str, Column]
+    legend: tuple[Key, ...] = ()
     note: str = ""
 
 
@@ -115,7 +116,8 @@ def _history_chart(
     drawn = sorted({*range(0, len(epochs), step), len(epochs) - 1})
     values = [value for each in series.values() for value in each]
     plot = _figure("step" if run.counts_steps else "epoch", label, y_axis_type=_scale(values))
-    plot.x_range = Range1d(0, max(x) * 1.02)
+    plot.x_range = Range1d(start=0, end=1.02 * max(_places(run, run.history)))
+    plot.y_range.update(range_padding=0.15)  # room for the words below
     source = ColumnDataSource(
         {
             "x": [x[index] for index in drawn],
@@ -124,22 +126,33 @@ def _history_chart(
             **{f"y{number}": [each[index] for index in drawn] for number, each in enumerate(series.values())},
         }
     )
-    lines = []
+    lines, legend = [], []
     for number, key in enumerate(series):
-        colour, dash = COLOURS[number % len(COLOURS)], _DASHES[number // len(COLOURS) % len(_DASHES)]
-        line = plot.line("x", f"y{number}", source=source, color=colour, line_dash=dash, line_width=2, name=key)
+        colour, dash = _style(number)
+        # The sibling's error mostly is the cut network's: dotted, so that both are seen.
+        dash = "dotted" if "sibling" in key else dash
+        lines.append(plot.line("x", f"y{number}", source=source, color=colour, line_dash=dash, line_width=2, name=key))
+        legend.append(Key(key, colour, dash))
         if len(drawn) == 1:
             plot.scatter("x", f"y{number}", source=source, color=colour, size=7)
-        lines.append((key, line))
     _mark_phases(plot, run)
-    _legend(plot, lines)
     place = [("phase", "@phase, epoch @epoch")] + ([("step", "@x{0,0}")] if run.counts_steps else [])
     if len(series) <= _MOST_NAMES:
         tips = place + [(key, f"@y{number}{{0,0.0000}}") for number, key in enumerate(series)]
-        plot.add_tools(HoverTool(renderers=[lines[0][1]], mode="vline", tooltips=tips))
+        plot.add_tools(HoverTool(renderers=[lines[0]], mode="vline", tooltips=tips))
     else:
         plot.add_tools(HoverTool(mode="mouse", tooltips=[("", "$name"), *place, (label, "$y{0,0.0000}")]))
-    return Chart(name, title, _in_words(title, series), _item(plot), columns, note)
+    return Chart(name, title, _in_words(title, series), _item(plot), columns, _shortened(legend), note)
+
+
+def _style(number: int) -> tuple[str, str]:
+    """Return colour and dash of a line: each pair once before any comes again."""
+    return COLOURS[number % len(COLOURS)], _DASHES[number // len(COLOURS) % len(_DASHES)]
+
+
+def _shortened(legend: Sequence[Key]) -> tuple[Key, ...]:
+    """Leave out the legend of a single line, and of so many that nobody tells them apart: hovering names them."""
+    return tuple(legend) if 1 < len(legend) <= len(COLOURS) * len(_DASHES) else ()
 
 
 def _places(run: Run, epochs: Iterable[Epoch]) -> list[int]:
@@ -155,14 +168,20 @@ def _mark_phases(plot: figure, run: Run) -> None:
     x = _places(run, run.history)
     trained = [place for place, epoch in zip(x, run.history, strict=True) if epoch.phase == "train"]
     if run.is_pruned and trained and (len(trained) < len(x) or run.state == "finished"):
-        plot.add_layout(Span(location=trained[-1], dimension="height", line_dash="dashed", line_width=1.5, tags=["ink"]))
+        plot.add_layout(
+            Span(location=trained[-1], dimension="height", line_dash="dashed", line_width=1.5, tags=["ink"])
+        )
         _note(plot, trained[-1], "cut ", align="right")
     if trained and len(trained) < len(x):
         plot.add_layout(BoxAnnotation(left=trained[-1], fill_alpha=0.12, fill_color=COLOURS[-1], line_color=None))
         _note(plot, trained[-1], " fine-tune", align="left")
 
 
-def _note(plot: figure, x: float, text: str, *, align: str) -> None:
+def _mark(plot: figure, x: float, dash: str = "dashed") -> None:
+    plot.add_layout(Span(location=x, dimension="height", line_dash=dash, line_width=1.5, tags=["ink"]))
+
+
+def _note(plot: figure, x: float, text: str, *, align: Literal["left", "right"]) -> None:
     plot.add_layout(
         Label(
             x=x,
@@ -183,15 +202,16 @@ def histogram_chart(look: LayerLook, number: int) -> Chart:
     layer, edges = look.layer, look.edges
     plot = _figure("weight", "weights, log scale", y_axis_type="log", height=240)
     columns: dict[str, Column] = {"from": edges[:-1].tolist(), "to": edges[1:].tolist()}
-    legend = []
-    shown = [(name, counts) for name, counts in (("before the cut", look.before), ("after", look.after)) if counts is not None]
-    top = max(int(counts.max()) for _, counts in shown)
+    bars, legend = [], []
+    forms = (("before the cut", look.before, COLOURS[-1], 0.55), ("after", look.after, COLOURS[1], 0.85))
+    shown = [(name, counts, colour, alpha) for name, counts, colour, alpha in forms if counts is not None]
+    top = max(int(counts.max()) for _, counts, _, _ in shown)
     source = ColumnDataSource({"left": edges[:-1], "right": edges[1:]})
-    for (name, counts), colour, alpha in zip(shown, (COLOURS[-1], COLOURS[1]), (0.55, 0.85), strict=False):
+    for name, counts, colour, alpha in shown:
         columns[name] = counts.tolist()
         source.data[name] = counts
         source.data[f"{name} top"] = [max(float(count), 0.5) for count in counts]
-        bars = plot.quad(
+        quads = plot.quad(
             left="left",
             right="right",
             bottom=0.5,
@@ -201,31 +221,33 @@ def histogram_chart(look: LayerLook, number: int) -> Chart:
             fill_alpha=alpha,
             line_color=None,
         )
-        legend.append((name, bars))
-    plot.y_range = Range1d(0.5, 3 * max(top, 1))
+        bars.append(quads)
+        legend.append(Key(name, colour, "box"))
+    plot.y_range = Range1d(start=0.5, end=3 * max(top, 1))
     plot.yaxis.formatter = NumeralTickFormatter(format="0,0")
     if layer.thresholds:
         for sign in (-1, 1):
             _mark_threshold(plot, sign, layer.thresholds)
         columns["threshold"] = [layer.threshold] + [None] * (len(edges) - 2)
-    _legend(plot, legend)
-    tips = [("weight", "@left{0.000} … @right{0.000}")] + [(name, f"@{{{name}}}{{0,0}}") for name, _ in shown]
-    plot.add_tools(HoverTool(renderers=[legend[0][1]], mode="vline", tooltips=tips))
+    tips = [("weight", "@left{0.000} … @right{0.000}")] + [(name, f"@{{{name}}}{{0,0}}") for name, *_ in shown]
+    plot.add_tools(HoverTool(renderers=[bars[0]], mode="vline", tooltips=tips))
     words = f"Histogram of the {layer.weights:,} weights of {layer.name}, from {edges[0]:.3g} to {edges[-1]:.3g}"
     if layer.thresholds:
         several = f", {len(layer.thresholds)} thresholds of mean" if len(layer.thresholds) > 1 else ", threshold"
         words += f"{several} {layer.threshold:.4f}"
     if look.after is not None:
         words += f"; {layer.kept:,} are left"
-    return Chart(f"histogram-{number}", layer.name, words + ".", _item(plot), columns)
+    return Chart(f"histogram-{number}", layer.name, words + ".", _item(plot), columns, tuple(legend))
 
 
 def _mark_threshold(plot: figure, sign: int, thresholds: Sequence[float]) -> None:
     mean = sign * sum(thresholds) / len(thresholds)
-    plot.add_layout(Span(location=mean, dimension="height", line_dash="dashed", line_width=1.5, tags=["ink"]))
+    _mark(plot, mean)
     if len(thresholds) > 1:
         ends = sorted((sign * min(thresholds), sign * max(thresholds)))
-        plot.add_layout(BoxAnnotation(left=ends[0], right=ends[1], fill_alpha=0.15, fill_color=COLOURS[0], line_color=None))
+        plot.add_layout(
+            BoxAnnotation(left=ends[0], right=ends[1], fill_alpha=0.15, fill_color=COLOURS[0], line_color=None)
+        )
 
 
 def comparison_chart(runs: Sequence[Run], name: str, title: str, label: str) -> Chart | None:
@@ -238,7 +260,7 @@ def comparison_chart(runs: Sequence[Run], name: str, title: str, label: str) -> 
     everything = [value for run in drawn for value in values[id(run)]]
     plot = _figure("step" if in_steps else "epoch", label, y_axis_type=_scale(everything))
     columns: dict[str, list[float | int | str | None]] = {"run": [], "phase": [], "epoch": [], "step": [], title: []}
-    lines = []
+    legend = []
     for number, run in enumerate(drawn):
         x = [epoch.step for epoch in run.history] if in_steps else list(range(1, len(run.history) + 1))
         step = math.ceil(len(x) * len(drawn) / (4 * _MOST_POINTS))
@@ -251,21 +273,21 @@ def comparison_chart(runs: Sequence[Run], name: str, title: str, label: str) -> 
                 "epoch": [run.history[index].epoch for index in chosen],
             }
         )
-        colour, dash = COLOURS[number % len(COLOURS)], _DASHES[number // len(COLOURS) % len(_DASHES)]
+        colour, dash = _style(number)
         key = letter(runs.index(run))
-        line = plot.line("x", "y", source=source, color=colour, line_dash=dash, line_width=2, name=f"run {key}")
-        lines.append((key, line))
+        plot.line("x", "y", source=source, color=colour, line_dash=dash, line_width=2, name=f"run {key}")
+        legend.append(Key(key, colour, dash))
         for index in chosen:
             columns["run"].append(key)
             columns["phase"].append(run.history[index].phase)
             columns["epoch"].append(run.history[index].epoch)
             columns["step"].append(run.history[index].step or None)
             columns[title].append(values[id(run)][index])
-    _legend(plot, lines)
     tips = [("run", "$name"), ("phase", "@phase, epoch @epoch"), (title, "@y{0,0.00}")]
     plot.add_tools(HoverTool(mode="mouse", tooltips=tips))
     ends = "; ".join(f"run {letter(runs.index(run))} ends at {values[id(run)][-1]:.4g}" for run in drawn)
-    return Chart(f"compare-{name}", title, f"{title} of {len(drawn)} runs against steps: {ends}.", _item(plot), columns)
+    words = f"{title} of {len(drawn)} runs against steps: {ends}."
+    return Chart(f"compare-{name}", title, words, _item(plot), columns, _shortened(legend))
 
 
 @dataclass(frozen=True)
@@ -290,24 +312,28 @@ def pareto_chart(runs: Sequence[Run], size: Size, network: str, data: str) -> Ch
         return None
     label = {"kept": "weights kept, log scale", "bytes": "bytes of the file, log scale"}[size]
     plot = _figure(label, "error, %", x_axis_type="log", height=360)
-    plot.xaxis.formatter = NumeralTickFormatter(format="0,0")
-    plot.xaxis.ticker = LogTicker(desired_num_ticks=5)
+    _space_ticks(plot, [*(point.size for point in points), *(getattr(mark, size) for mark in marks)])
     legend = []
     if marks:
-        legend.append(("published", _draw_marks(plot, marks, size)))
+        _draw_marks(plot, marks, size)
+        legend.append(Key("published", COLOURS[1], "diamond"))
     paper = PAPER.get(network) if data in ("mnist", "imagenet") else None
     if size == "kept" and paper is not None:
-        plot.add_layout(
-            Span(location=paper.kept, dimension="height", line_dash="dotted", line_width=1.5, tags=["ink"])
+        _mark(plot, paper.kept, "dotted")
+        others = [*(point.size for point in points), *(mark.kept for mark in marks)]
+        change = f"{paper.change:+.1f} points" if paper.change else "no loss"
+        _note(
+            plot,
+            paper.kept,
+            f" the paper: {change} ",
+            align="left" if paper.kept**2 < min(others) * max(others) else "right",
         )
-        _note(plot, paper.kept, f" the paper, {paper.change:+.1f} points", align="left")
     front = _pareto(points)
-    if len(points) > 1:
-        stairs = plot.step(
-            [point.size for point in front], [point.error for point in front], mode="after", line_width=2, color=COLOURS[0]
-        )
-        legend.append(("best of these runs", stairs))
-    dots = []
+    if len(front) > 1:
+        sizes, errors = [point.size for point in front], [point.error for point in front]
+        plot.step(sizes, errors, mode="after", line_width=2, color=COLOURS[0])
+        legend.append(Key(f"Pareto curve, {front[0].images} images", COLOURS[0], "solid"))
+    dots: list[DataRenderer] = []
     for images, fill in (("test", 1.0), ("validation", 0.0)):
         chosen = [point for point in points if point.images == images]
         if chosen:
@@ -320,16 +346,13 @@ def pareto_chart(runs: Sequence[Run], size: Size, network: str, data: str) -> Ch
                     "images": [point.images for point in chosen],
                 }
             )
-            dot = plot.scatter(
-                "x", "y", source=source, size=11, fill_alpha=fill, color=COLOURS[0], line_width=2
-            )
+            dot = plot.scatter("x", "y", source=source, size=11, fill_alpha=fill, color=COLOURS[0], line_width=2)
             dots.append(dot)
             whose = "this run" if len(runs) == 1 else "runs"
-            legend.append((f"{whose}, {images} images", dot))
+            legend.append(Key(f"{whose}, {images} images", COLOURS[0], "dot" if fill else "ring"))
     unit = {"kept": "weights kept", "bytes": "bytes"}[size]
     tips = [("run", "@run"), (unit, "@x{0,0}"), ("error", "@y{0.00} % on @images images"), ("", "@what")]
     plot.add_tools(HoverTool(renderers=dots, tooltips=tips))
-    _legend(plot, legend, location="top_right")
     title = {"kept": "Error against weights kept", "bytes": "Error against bytes"}[size]
     columns: dict[str, Column] = {
         "who": [*(f"run {point.run}" for point in points), *(mark.method for mark in marks)],
@@ -345,32 +368,47 @@ def pareto_chart(runs: Sequence[Run], size: Size, network: str, data: str) -> Ch
         f"{best.error:.2f} % at {best.size:,.0f} {unit}, the smallest has {least.size:,.0f} at {least.error:.2f} %."
     )
     note = "Filled: error on test images, as in the literature. Hollow: on validation images only."
-    return Chart(f"pareto-{size}-{network}-{data}", f"{title}, {network}",  words, _item(plot), columns, note)
+    return Chart(
+        f"pareto-{size}-{network}-{data}", f"{title}, {network}", words, _item(plot), columns, tuple(legend), note
+    )
+
+
+def _space_ticks(plot: figure, sizes: Sequence[float]) -> None:
+    """Label a logarithmic axis at 1, 2, 5 and 10, or at tens only where it is long: a phone has room for few."""
+    low, high = math.log10(min(sizes)), math.log10(max(sizes))
+    steps = (1, 2, 5) if high - low < 2 else (1,) if high - low > 4 else (1, 3)
+    powers = range(math.floor(low) - 1, math.ceil(high) + 2)
+    plot.xaxis.ticker = FixedTicker(ticks=[step * 10.0**power for power in powers for step in steps])
+    plot.xaxis.formatter = NumeralTickFormatter(format="0.[0]a")
 
 
 def _points(runs: Sequence[Run], size: str) -> list[_Point]:
     points = []
     for number, run in enumerate(runs):
-        key, error = letter(number), run.error
-        if size == "kept" and error is not None and run.kept and run.is_pruned:
-            points.append(_Point(key, run.network, run.data, run.kept, error.percent, error.images, f"{run.ratio:.1f}× fewer"))
+        found: list[tuple[float, Error, str]] = []
         if size == "bytes":
-            points += [
-                _Point(key, run.network, run.data, file.bytes, file.error.percent, file.error.images, file.name) for file in run.files if file.bytes
-            ]
-    return [point for point in points if math.isfinite(point.error)]
+            found = [(file.bytes, file.error, file.name) for file in run.files if file.bytes]
+        elif run.error is not None and run.kept and run.is_pruned:
+            found = [(run.kept, run.error, f"{run.ratio:.1f}× fewer")]
+        points += [
+            _Point(letter(number), run.network, run.data, amount, error.percent, error.images, what)
+            for amount, error, what in found
+            if math.isfinite(error.percent)
+        ]
+    return points
 
 
 def _pareto(points: Sequence[_Point]) -> list[_Point]:
-    """Return the points that no other beats in both, from the smallest on."""
+    """Return the points that no other beats in both, from the smallest on: of those on test images if there are any."""
+    on_test = [point for point in points if point.images == "test"]
     front: list[_Point] = []
-    for point in sorted(points, key=lambda point: (point.size, point.error)):
+    for point in sorted(on_test or points, key=lambda point: (point.size, point.error)):
         if not front or point.error < front[-1].error:
             front.append(point)
     return front
 
 
-def _draw_marks(plot: figure, marks: Sequence[Published], size: str) -> Any:
+def _draw_marks(plot: figure, marks: Sequence[Published], size: Size) -> None:
     source = ColumnDataSource(
         {
             "x": [getattr(mark, size) for mark in marks],
@@ -379,11 +417,10 @@ def _draw_marks(plot: figure, marks: Sequence[Published], size: str) -> Any:
             "source": [mark.source for mark in marks],
         }
     )
-    drawn = plot.scatter("x", "y", source=source, size=9, marker="diamond", fill_alpha=0.25, color=COLOURS[1])
+    drawn = plot.scatter("x", "y", source=source, size=9, marker="diamond", fill_alpha=0.4, color=COLOURS[1])
     unit = {"kept": "weights kept", "bytes": "bytes"}[size]
     tips = [("", "@method"), (unit, "@x{0,0}"), ("error", "@y{0.00} %"), ("source", "@source")]
     plot.add_tools(HoverTool(renderers=[drawn], tooltips=tips))
-    return drawn
 
 
 def letter(number: int) -> str:
@@ -417,24 +454,6 @@ def _figure(x: str, y: str, *, height: int = 280, **options: Any) -> figure:
     plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[0000]")
     plot.xgrid.grid_line_color = None
     return plot
-
-
-def _legend(plot: figure, entries: Sequence[tuple[str, Any]], location: str | None = None) -> None:
-    if not 1 < len(entries) <= 2 * _MOST_NAMES:
-        return
-    legend = Legend(
-        items=[(name, [renderer]) for name, renderer in entries],
-        orientation="horizontal",
-        ncols="auto",
-        label_text_font=_FONT,
-        label_text_font_size="12px",
-        background_fill_color=None,
-        border_line_color=None,
-        padding=2,
-        spacing=10,
-        click_policy="hide",
-    )
-    plot.add_layout(legend, "above")
 
 
 def _scale(values: Iterable[float]) -> str:

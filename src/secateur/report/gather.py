@@ -173,7 +173,7 @@ class Run:
     @property
     def is_pruned(self) -> bool:
         """Whether the run was to prune."""
-        return self.settings.get("method", "prune") == "prune"
+        return bool(self.settings.get("method", "prune") == "prune")
 
 
 def gather(directory: RunDirectory) -> Run:
@@ -189,7 +189,7 @@ def gather(directory: RunDirectory) -> Run:
         raise RunError(f"{directory.path} is not the directory of a run: {why}")
     test = reader.parse(directory.test, _test)
     layers = outcome.layers if outcome else _layers_in_training(reader, directory, history)
-    errors = [test] if test else []
+    errors: list[Error] = [test] if test else []
     if outcome is not None:
         errors.append(Error(percent=outcome.forms["final"], images="validation", count=outcome.validation_images))
     elif history:
@@ -349,7 +349,7 @@ def _history(
     epochs: list[Epoch] = []
     for phase in ("train", "fine-tune"):
         before = epochs[-1] if epochs else None
-        epochs += _epochs(reader, directory, phase, before, each)  # type: ignore[arg-type]  # the two are phases
+        epochs += _epochs(reader, directory, phase, before, each)
     counts_steps = bool(epochs) and all(epoch.step for epoch in epochs)
     return tuple(epochs), counts_steps
 
@@ -425,7 +425,7 @@ def _shapes(reader: _Reader, checkpoint: Path) -> dict[str, tuple[int, ...]]:
 
 
 def name_in_model(key: str) -> str | None:
-    """Return the name that a model's tensor had before it was read through θ; None for any other key of a checkpoint."""
+    """Return the name that a weight has in the plain model; None for any other key of a checkpoint."""
     kind, _, name = key.partition(":")
     if kind != "model":
         return None
@@ -446,7 +446,9 @@ def _files(reader: _Reader, directory: RunDirectory) -> tuple[PackedFile, ...]:
 def _file(reader: _Reader, place: RunDirectory, content: Any) -> PackedFile:
     steps = _numbers(content["validation"])
     error = Error(percent=steps["decoded"], images="validation")
-    test = reader.parse(place.test, lambda content: (float(content["error"]["decoded"]), _count(content["test_images"])))
+    test = reader.parse(
+        place.test, lambda content: (float(content["error"]["decoded"]), _count(content["test_images"]))
+    )
     if test is not None:
         error = Error(percent=test[0], images="test", count=test[1])
     tensor_bytes: dict[str, int] = {}
@@ -468,6 +470,10 @@ def _file(reader: _Reader, place: RunDirectory, content: Any) -> PackedFile:
         tensor_bytes=tensor_bytes,
         history=tuple(_epochs(reader, place, "quantize", None, 0)),
     )
+
+
+def _test_of_file(content: Any) -> Error:
+    return Error(percent=float(content["error"]["decoded"]), images="test", count=_count(content["test_images"]))
 
 
 def _speed(content: Any) -> Speed:
@@ -554,7 +560,7 @@ def _errors(directory: RunDirectory) -> tuple[float, float] | None:
 
 
 def command(job: Job, *, to_file: bool = False, compression: Compression | None = None) -> str:
-    """Return the shortest command that repeats a job, or that makes a file out of it: as its preset does, or as told."""
+    """Return the shortest command that repeats a job, or makes a file out of it: as its preset does, or as told."""
     if job.method == "han2015":
         return shlex.join(["secateur", "reproduce", "rival", "--networks", job.network, "--seeds", str(job.seed + 1)])
 

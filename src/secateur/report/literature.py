@@ -56,7 +56,7 @@ def _shares(method: str, source: str, weights: int, errors: Mapping[float, float
     )
 
 
-# By network and data set. Ratios that come with "no loss" instead of an error have no place in a chart and are left out.
+# By network and data set. Ratios that come with "no loss" instead of an error have no place in a chart.
 PUBLISHED: Mapping[tuple[str, str], tuple[Published, ...]] = {
     ("lenet-300-100", "mnist"): (
         Published(method="Han et al. 2015", source=_HAN, error=1.59, kept=22_000),

@@ -1,7 +1,7 @@
 """The report page: one HTML file that shows what a run has gained and lost, or several runs side by side.
 
-It needs no network and no other file. The script that draws the charts is taken from the installed Bokeh and packed into
-the page, together with the numbers; text, tables and images are there without it.
+It needs no network and no other file. The script that draws the charts is taken from the installed Bokeh and packed
+into the page, together with the numbers; text, tables and images are there without it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,8 +65,8 @@ class Card:
     title: str
     value: str
     claim: str
-    rows: tuple[tuple[str, str, float], ...]  # who, how much, and the length of a bar from 0 to 1
-    note: str = ""
+    rows: tuple[tuple[str, str, float], ...] = ()  # who, how much, and the length of a bar from 0 to 1
+    notes: tuple[tuple[str, str], ...] = ()  # a sentence and, where it has a remedy, a command
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Sheet:
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     totals: tuple[tuple[Cell, ...], ...] = ()
+    is_sortable: bool = False
     sorted_by: int | None = None  # descending; None: in the order given
     note: str = ""
 
@@ -95,7 +97,7 @@ class _Content:
     """What the template fills in."""
 
     title: str
-    subtitle: str
+    names: tuple[tuple[str, str], ...]  # of the runs, and a letter for each where there are several
     badges: tuple[str, ...]
     problems: tuple[str, ...]
     cards: tuple[Card, ...]
@@ -120,7 +122,7 @@ def _one(run: Run) -> _Content:
     histograms = [charts.histogram_chart(each, number) for number, each in enumerate(look.layers)]
     return _Content(
         title=f"{run.network} on {run.data}",
-        subtitle=run.name,
+        names=((run.name, ""),),
         badges=(run.state, f"seed {run.seed}", *_method(run)),
         problems=(*run.problems, *look.problems),
         cards=_cards(run),
@@ -154,8 +156,8 @@ def _several(runs: list[Run]) -> _Content:
         for problem in (*run.problems, *(looks[number].problems if looks else ()))
     ]
     return _Content(
-        title=f"{len(runs)} runs side by side",
-        subtitle=" and ".join(f"{network} on {data}" for network, data in groups),
+        title=f"{len(runs)} runs side by side: {' and '.join(f'{network} on {data}' for network, data in groups)}",
+        names=tuple((run.name, name) for name, run in zip(names, runs, strict=True)),
         badges=(),
         problems=tuple(problems),
         cards=(),
@@ -204,7 +206,7 @@ def _weights_card(run: Run) -> Card:
     paper = _paper(run)
     if not run.weights:
         claim = f"{_times(run.ratio)} fewer" if math.isfinite(run.ratio) else "not known yet"
-        return Card(title="Weights kept", value="–", claim=claim, rows=())
+        return Card(title="Weights kept", value="–", claim=claim)
     rows = [
         ("this network", f"{run.kept:,}", run.kept / run.weights),
         ("dense", f"{run.weights:,}", 1.0),
@@ -214,81 +216,89 @@ def _weights_card(run: Run) -> Card:
     return Card(
         title="Weights kept",
         value=f"{run.kept:,}",
-        claim=f"{_times(run.ratio)} fewer than the {run.weights:,} of the dense network",
+        claim=f"{_times(run.ratio)} fewer than the dense network has",
         rows=tuple(rows),
-        note=f"With biases: {run.parameters_kept:,} of {run.parameters:,} parameters.",
+        notes=((f"With biases: {run.parameters_kept:,} of {run.parameters:,} parameters.", ""),),
     )
 
 
 def _file_card(run: Run) -> Card:
     if not run.files:
-        how = f"To make one: {command(run.job, to_file=True)}" if run.job and run.is_pruned else ""
-        return Card(title="File", value="–", claim="no file yet", rows=(), note=how)
+        how = (("To make one:", command(run.job, to_file=True)),) if run.is_pruned and run.job else ()
+        return Card(title="File", value="–", claim="no file yet", notes=how)
     file = run.files[0]
-    rows = [("this file", _bytes(file.bytes), file.bytes / max(1, file.dense_bytes)), ("dense", _bytes(file.dense_bytes), 1.0)]
+    whole = max(1, file.dense_bytes)
+    rows = [("this file", _bytes(file.bytes), file.bytes / whole), ("dense", _bytes(file.dense_bytes), 1.0)]
     smallest = min(
         (each for each in published(run.network, run.data) if math.isfinite(each.bytes)),
         key=lambda each: each.bytes,
         default=None,
     )
-    note = "All of it: weights, biases, header, checksums. The paper gives no bytes."
+    notes = [("All of it counts: weights, biases, header, checksums. The paper gives no bytes.", "")]
     if smallest is not None:
-        rows.append(("best published", _bytes(smallest.bytes), smallest.bytes / max(1, file.dense_bytes)))
-        note += f" Published: {smallest.method}, {smallest.error:g} % ({smallest.source})."
+        rows.append((f"published, {smallest.error:g} %", _bytes(smallest.bytes), smallest.bytes / whole))
+        notes.append((f"Published: {smallest.method} ({smallest.source}).", ""))
     return Card(
         title="File",
         value=_bytes(file.bytes),
-        claim=f"{_times(file.ratio)} smaller than 32-bit floats; error {file.error.percent:.2f} % on {file.error.images} images",
+        claim=f"{_times(file.ratio)} smaller than 32-bit floats, {file.error.images} error {file.error.percent:.2f} %",
         rows=tuple(rows),
-        note=note,
+        notes=tuple(notes),
     )
 
 
 def _error_card(run: Run) -> Card:
     error, paper, dense = run.error, _paper(run), run.dense
     if error is None or not math.isfinite(error.percent):
-        return Card(title="Error", value="–", claim="not known yet", rows=())
-    beside = math.nan if dense is None else dense.test if error.images == "test" else dense.validation
+        return Card(title="Error", value="–", claim="not known yet")
+    beside = _dense_error(run)
     count = f"{error.count:,} " if error.count else ""
     claim = f"on {count}{error.images} images"
     rows = [("this network", f"{error.percent:.2f} %", error.percent)]
     notes = []
     if dense is not None and math.isfinite(beside):
-        claim += f": {error.percent - beside:+.2f} points beside the dense network"
+        claim += f", {error.percent - beside:+.2f} points beside the dense network"
         rows.append(("dense", f"{beside:.2f} %", beside))
         if dense.seeds != (run.seed,):
-            notes.append(f"Dense: the mean over seed{'s' if len(dense.seeds) > 1 else ''} {_list(dense.seeds)}.")
+            notes.append((f"Dense: the mean over seed{'s' if len(dense.seeds) > 1 else ''} {_list(dense.seeds)}.", ""))
     elif run.is_pruned and run.job is not None:
-        notes.append(f"No dense reference beside this run: {command(dense_job(run.job))}")
+        notes.append(("There is no dense network beside this run; to train it:", command(dense_job(run.job))))
     if paper is not None:
-        notes.append(f"The paper: {paper.change:+.1f} points beside its own dense network.")
+        notes.append((f"The paper: {paper.change:+.1f} points beside its own dense network.", ""))
     if error.images == "validation" and run.state == "finished":
-        notes.append(f"For test images: secateur evaluate {run.directory.path}")
+        notes.append(("For test images:", shlex.join(["secateur", "evaluate", str(run.directory.path)])))
     longest = max(length for _, _, length in rows) or 1.0
     return Card(
         title="Error",
         value=f"{error.percent:.2f} %",
         claim=claim,
         rows=tuple((who, text, length / longest) for who, text, length in rows),
-        note=" ".join(notes),
+        notes=tuple(notes),
     )
+
+
+def _dense_error(run: Run) -> float:
+    """Return the dense network's error on the images that the run is judged by; NaN if it is not known."""
+    if run.dense is None or run.error is None:
+        return math.nan
+    return run.dense.test if run.error.images == "test" else run.dense.validation
 
 
 def _speed_card(run: Run) -> Card:
     speed = run.speed
     if speed is None:
-        note = f"It is shown here once {run.directory.speed.name} lies in the run's directory. The paper gives no times."
-        return Card(title="Speed", value="–", claim="not measured", rows=(), note=note)
+        how = f"It appears here when {run.directory.speed.name} lies in the run's directory. The paper gives no times."
+        return Card(title="Speed", value="–", claim="not measured", notes=((how, ""),))
     longest = max(speed.sparse_ms, speed.dense_ms) or 1.0
     return Card(
         title="Speed",
         value=_times(speed.dense_ms / speed.sparse_ms) if speed.sparse_ms else "–",
-        claim=f"as fast as the dense network, batch {speed.batch:,}, {speed.threads} thread(s)",
+        claim=f"as fast as the dense network; batch {speed.batch:,}, threads: {speed.threads}",
         rows=(
             ("this network", f"{speed.sparse_ms:.3g} ms", speed.sparse_ms / longest),
             ("dense", f"{speed.dense_ms:.3g} ms", speed.dense_ms / longest),
         ),
-        note="The paper gives no times.",
+        notes=(("The paper gives no times.", ""),),
     )
 
 
@@ -330,6 +340,7 @@ def _file_sheet(run: Run) -> Sheet:
         caption="Files made out of this run",
         header=("file", "bytes", "ratio", "error %", "images"),
         rows=tuple(_file_row(file) for file in run.files) if len(run.files) > 1 else (),
+        is_sortable=True,
     )
 
 
@@ -380,6 +391,7 @@ def _layer_sheet(run: Run) -> Sheet:
         header=tuple(header),
         rows=tuple(rows),
         totals=totals,
+        is_sortable=True,
         sorted_by=4,
         note=" ".join(notes),
     )
@@ -412,6 +424,13 @@ def _kept(weights: int, kept: int) -> tuple[Cell, ...]:
     )
 
 
+def _share_kept(layer: Layer | None, *, with_bar: bool) -> Cell:
+    if layer is None or not layer.weights:
+        return Cell("–", None)
+    share = layer.kept / layer.weights
+    return Cell(f"{100 * share:.2f}", share, share if with_bar else None)
+
+
 def _threshold(layer: Layer) -> Cell:
     value = layer.threshold
     if not math.isfinite(value):
@@ -426,17 +445,16 @@ def _milliseconds(value: float) -> Cell:
 
 def _overview(runs: Sequence[Run], names: Sequence[str]) -> Sheet:
     rows = []
+    networks = {run.network for run in runs}
     for name, run in zip(names, runs, strict=True):
-        error, file, dense = run.error, run.files[0] if run.files else None, run.dense
-        beside = math.nan if dense is None or error is None else dense.test if error.images == "test" else dense.validation
+        error, file = run.error, run.files[0] if run.files else None
         rows.append(
             (
-                Cell(name, name),
-                Cell(run.network),
+                Cell(f"{name}, {run.network}" if len(networks) > 1 else name),
                 Cell(str(run.seed), run.seed if isinstance(run.seed, int) else None),
                 _percent(error.percent) if error else Cell("–", None),
                 Cell(error.images if error else "–"),
-                _percent(beside),
+                _percent(_dense_error(run)),
                 _number(run.kept) if run.layers else Cell("–", None),
                 Cell(_times(run.ratio), run.ratio) if math.isfinite(run.ratio) else Cell("–", None),
                 _number(file.bytes) if file else Cell("–", None),
@@ -450,9 +468,9 @@ def _overview(runs: Sequence[Run], names: Sequence[str]) -> Sheet:
     return Sheet(
         name="overview",
         caption="The runs",
+        is_sortable=True,
         header=(
             "run",
-            "network",
             "seed",
             "error %",
             "images",
@@ -465,8 +483,7 @@ def _overview(runs: Sequence[Run], names: Sequence[str]) -> Sheet:
             "state",
         ),
         rows=tuple(rows),
-        note="Bytes: the newest file of a run. "
-        + " ".join(f"{name}: {run.name}." for name, run in zip(names, runs, strict=True)),
+        note="Bytes and error of the file: of the newest file that was made out of the run.",
     )
 
 
@@ -478,15 +495,13 @@ def _layers_compared(runs: Sequence[Run], names: Sequence[str]) -> Iterable[Shee
         rows = []
         for layer, weights in layers:
             found = [next((each for each in run.layers if each.name == layer), None) for _, run in chosen]
-            cells = [
-                Cell("–", None) if each is None or not each.weights else Cell(f"{100 * each.kept / each.weights:.2f}", each.kept / each.weights, each.kept / each.weights)
-                for each in found
-            ]
-            rows.append((Cell(layer, layer), _number(weights), *cells))
+            shares = [_share_kept(each, with_bar=len(chosen) <= _MOST_WITH_WEIGHTS) for each in found]
+            rows.append((Cell(layer, layer), _number(weights), *shares))
         yield Sheet(
             name=f"layers-{network}",
             caption=f"{network}: percent of the weights kept, by layer and run",
             header=("layer", "weights", *(name for name, _ in chosen)),
+            is_sortable=True,
             rows=tuple(rows),
         )
 
@@ -608,9 +623,9 @@ def _fill(content: _Content) -> str:
         script=_asset("page.js"),
         # A page that said "</script>" in its numbers would end there.
         numbers=json.dumps(numbers, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c"),
-        library=_packed(_chart_library()) if charts else "",
+        library=_chart_library() if charts else "",
         items=_packed(json.dumps(items)),
-        version=versions()["secateur"],
+        version=versions()["secateur"].replace("not installed", ""),
     )
 
 
@@ -623,11 +638,13 @@ def _plain_columns(columns: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]
 
 
 def _asset(name: str) -> str:
-    return resources.files("secateur.report").joinpath("templates", name).read_text(encoding="utf-8")
+    return resources.files("secateur.report").joinpath("templates").joinpath(name).read_text(encoding="utf-8")
 
 
+@lru_cache  # a page that is written again and again, of a run under way, packs it once
 def _chart_library() -> str:
-    return resources.files("bokeh").joinpath("server", "static", "js", "bokeh.min.js").read_text(encoding="utf-8")
+    script = Path(str(resources.files("bokeh"))) / "server" / "static" / "js" / "bokeh.min.js"
+    return _packed(script.read_text(encoding="utf-8"))
 
 
 def _packed(text: str) -> str:

@@ -33,9 +33,8 @@ function colourCharts() {
         model.setv({ axis_label_text_color: muted, major_label_text_color: muted,
                      axis_line_color: line, major_tick_line_color: line });
       } else if (model.type === "Grid" && model.dimension === 1) model.grid_line_color = line;
-      else if (model.type === "Legend") model.label_text_color = ink;
       else if (model.tags.includes("ink")) {
-        if (model.type === "Label") model.text_color = muted;
+        if (model.type === "Label") model.text_color = ink;
         else model.line_color = muted;
       }
     }
@@ -88,7 +87,7 @@ function sortBy(heading, direction) {
   body.append(...rows.map(([row]) => row));
 }
 
-for (const heading of document.querySelectorAll("thead th")) {
+for (const heading of document.querySelectorAll("thead th[aria-sort]")) {
   heading.querySelector("button").addEventListener("click", () => {
     const before = heading.getAttribute("aria-sort");
     const first = heading.cellIndex === 0 ? "ascending" : "descending";
