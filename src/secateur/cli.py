@@ -215,11 +215,11 @@ def _prune(words: list[str]) -> int:
         directory = run(job, chosen.runs, data_root=chosen.data_root, resume=chosen.resume, observer=watcher)
     if not is_main_process():
         return 0
+    _leave_page(console, directory)
     if chosen.json:
         print(json.dumps(directory.read(directory.result)))
     else:
         print_run(console, directory)
-    _leave_page(console, directory)
     return 0
 
 
@@ -244,24 +244,24 @@ def _compress(words: list[str]) -> int:
         )
     if not is_main_process():
         return 0
+    _leave_page(console, directory)
     if chosen.json:
         print(json.dumps(file.read(file.file_record)))
     else:
         print_run(console, directory)
         print_file(console, file)
-    _leave_page(console, directory)
     return 0
 
 
 def _leave_page(console: Console, directory: RunDirectory) -> None:
-    """Write the page of a run that is done, which the page is no part of: what keeps it from being written is said."""
+    """Write the page of a run; what keeps it from being written is said, and is no failure of the run."""
     from secateur.report.page import write_page
 
     try:
-        said = f"Page {write_page([directory], directory.page)}"
+        write_page([directory], directory.page)
     except (ModuleNotFoundError, OSError, RunError) as error:
-        said = f"No page was written: {_sentence(error)}; then secateur report {directory.path} writes it"
-    console.print(said, soft_wrap=True, highlight=False, markup=False)
+        said = f"No page was written ({_sentence(error)}); later: secateur report {directory.path}"
+        console.print(said, soft_wrap=True, highlight=False, markup=False)
 
 
 Training = TypeVar("Training", bound=_Training)
@@ -324,14 +324,14 @@ def _evaluate(words: list[str]) -> int:
     directory = newest_finished(chosen.runs) if chosen.run is None else RunDirectory(chosen.run)
     errors = evaluate(directory, data_root=chosen.data_root)
     files = {str(file.packed): evaluate_file(file, data_root=chosen.data_root) for file in directory.compressed()}
+    if directory.page.exists():  # it knows of validation images only
+        _leave_page(Console(stderr=chosen.json), directory)
     if chosen.json:
         print(json.dumps({"run": str(directory.path), **errors, "files": files}))
     else:
         print_evaluation(Console(), directory)
         for file in directory.compressed():
             print_file(Console(), file)
-    if directory.page.exists():  # it does not know of the test set yet
-        _leave_page(Console(stderr=chosen.json), directory)
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -195,7 +196,7 @@ def gather(directory: RunDirectory) -> Run:
     elif history:
         errors.append(Error(percent=history[-1].error, images="validation"))
     job = _job(settings)
-    files = _files(reader, directory)
+    files, speed = _files(reader, directory), reader.parse(directory.speed, _speed)
     return Run(
         directory=directory,
         settings=settings,
@@ -210,7 +211,7 @@ def gather(directory: RunDirectory) -> Run:
         parameters=outcome.parameters if outcome else sum(layer.weights for layer in layers),
         parameters_kept=outcome.parameters_kept if outcome else sum(layer.kept for layer in layers),
         files=files,
-        speed=reader.parse(directory.speed, _speed),
+        speed=speed,
         dense=_dense(job, directory) if job else None,
         seconds=outcome.seconds if outcome else {},
         facts=outcome.facts if outcome else {},
@@ -286,7 +287,9 @@ class _Test(Error):
 
 
 def _settings(content: Any) -> dict[str, Any]:
-    return {"network": str(content["network"]), **_plain(content)}
+    if not isinstance(content["network"], str):
+        raise TypeError(f"the network is {content['network']!r}, not a name")
+    return _plain(content)
 
 
 def _plain(content: Any) -> dict[str, Any]:
@@ -332,7 +335,7 @@ def _test(content: Any) -> _Test:
 
 
 def _count(value: Any) -> int:
-    if isinstance(value, bool) or int(value) != value or value < 0:
+    if isinstance(value, bool) or int(value) != value or not 0 <= value < 1 << 53:
         raise ValueError(f"{value!r} is no count")
     return int(value)
 
@@ -507,8 +510,11 @@ def _state(
 
 
 def _job(settings: Mapping[str, Any]) -> Job | None:
+    """Return the job, if this version could run it."""
     try:
-        return Job.from_json(settings)
+        job = Job.from_json(settings)
+        is_sound = isinstance(job.seed, int) and re.fullmatch(r"[\w.=+-]+", job.name) and command(job)
+        return job if is_sound else None
     except _DAMAGES:
         return None
 
