@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +23,12 @@ from torch.nn import functional
 from secateur import models
 from secateur.report.gather import Layer, Run, name_in_model
 
-_BINS = 121  # odd: zero has a bin of its own
+_BINS = 121  # odd: zero lies in the middle of one
 _PIECE = 1 << 22  # elements read at a time
 _MOST_LAYERS = 8  # shown, the largest ones
 _MOST_FILTERS = 48
 _LARGEST_FILTER = 1 << 16  # elements
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _KEPT, _NEGATIVE, _POSITIVE = (11, 122, 200), (11, 122, 200), (213, 94, 0)
 
 
@@ -83,32 +85,54 @@ def look_at(run: Run, *, most_layers: int = _MOST_LAYERS) -> Look:
 
 
 class _Tensors:
-    """The tensors of a safetensors file by the name that they have in the model, read in pieces."""
+    """The tensors of a safetensors file by the name that they have in the model, read in pieces.
+
+    Read, not mapped: the pages of a mapped file stay in memory, and large models would be there whole in the end.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._file = safetensors.safe_open(path, framework="pt").__enter__()
-        keys = list(self._file.keys())
-        is_checkpoint = any(key.startswith("model:") for key in keys)
-        self._keys = {name_in_model(key) if is_checkpoint else key: key for key in keys}
+        with safetensors.safe_open(path, framework="pt"):
+            pass  # the library has checked the header: every tensor lies within the file
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        self._path, self._start = path, 8 + length
+        is_checkpoint = any(key.startswith("model:") for key in header)
+        self._entries = {name_in_model(key) if is_checkpoint else key: entry for key, entry in header.items()}
 
     def has(self, layer: Layer) -> bool:
         """Tell whether the layer's weight is there, in the shape that it should have."""
-        key = self._keys.get(layer.name)
-        return key is not None and tuple(self._file.get_slice(key).get_shape()) == layer.shape
+        entry = self._entries.get(layer.name)
+        return entry is not None and tuple(entry["shape"]) == layer.shape and entry["dtype"] in _DTYPES
+
+    def rows(self, layer: Layer, start: int, stop: int) -> Tensor:
+        """Return some rows of the weight as a matrix of 32-bit floats, what is not finite as zero."""
+        matrix = self._read(layer, start, stop)
+        return matrix if math.isfinite(_largest(matrix)) else matrix.nan_to_num(0.0, 0.0, 0.0)
 
     def pieces(self, layer: Layer, multiple: int = 1) -> Iterator[Tensor]:
-        """Yield rows of the weight as a matrix, a multiple of so many at a time, as finite 32-bit floats."""
-        weight = self._file.get_slice(self._keys[layer.name])
+        """Yield all rows, a multiple of so many at a time."""
         rows = layer.shape[0]
         step = max(1, _PIECE * rows // layer.weights // multiple) * multiple
         for start in range(0, rows, step):
-            piece = weight[start : start + step].to(torch.float32)
-            yield piece.reshape(len(piece), -1).nan_to_num(0.0, 0.0, 0.0)
+            yield self.rows(layer, start, min(start + step, rows))
 
-    def first_rows(self, layer: Layer, rows: list[int]) -> Tensor:
-        """Return some rows, in their shape."""
-        weight = self._file.get_slice(self._keys[layer.name])
-        return torch.cat([weight[row : row + 1] for row in rows]).to(torch.float32).nan_to_num(0.0, 0.0, 0.0)
+    def _read(self, layer: Layer, start: int, stop: int) -> Tensor:
+        entry, columns = self._entries[layer.name], layer.weights // layer.shape[0]
+        dtype = _DTYPES[entry["dtype"]]
+        buffer = bytearray((stop - start) * columns * dtype.itemsize)
+        with self._path.open("rb") as file:
+            file.seek(self._start + entry["data_offsets"][0] + start * columns * dtype.itemsize)
+            if file.readinto(buffer) < len(buffer):
+                raise OSError(f"{self._path.name} became shorter while it was read")
+        return torch.frombuffer(buffer, dtype=dtype).reshape(stop - start, columns).to(torch.float32)
+
+
+def _largest(matrix: Tensor) -> float:
+    """Return the largest magnitude; NaN if there is a NaN."""
+    low, high = matrix.aminmax()
+    return float(torch.maximum(-low, high))
 
 
 def _open(path: Path, problems: list[str]) -> _Tensors | None:
@@ -125,27 +149,23 @@ def _look_at_layer(
     layer: Layer, before: _Tensors | None, after: _Tensors | None, size: tuple[int, int]
 ) -> LayerLook | None:
     sources = [source if source is not None and source.has(layer) else None for source in (before, after)]
-    largest = max(
-        (float(piece.abs().max()) for source in sources if source for piece in source.pieces(layer)), default=0.0
-    )
-    if not any(sources) or not largest:
+    largest = max((_largest(piece) for source in sources if source for piece in source.pieces(layer)), default=0.0)
+    if not largest:
         return None
-    counts = [_histogram(source, layer, largest) if source else None for source in sources]
-    if counts[1] is not None:
-        counts[1][_BINS // 2] -= layer.weights - _nonzero(sources[1], layer)
-    pattern = _pattern(sources[1], layer, size) if sources[1] else None
-    return LayerLook(layer, np.linspace(-largest, largest, _BINS + 1), counts[0], counts[1], pattern)
+    return LayerLook(
+        layer,
+        np.linspace(-largest, largest, _BINS + 1),
+        _histogram(sources[0].pieces(layer), largest) if sources[0] else None,
+        _histogram((piece[piece != 0] for piece in sources[1].pieces(layer)), largest) if sources[1] else None,
+        _pattern(sources[1], layer, size) if sources[1] else None,
+    )
 
 
-def _histogram(source: _Tensors, layer: Layer, largest: float) -> npt.NDArray[np.int64]:
+def _histogram(pieces: Iterable[Tensor], largest: float) -> npt.NDArray[np.int64]:
     total = torch.zeros(_BINS, dtype=torch.float64)
-    for piece in source.pieces(layer):
+    for piece in pieces:
         total += torch.histc(piece, _BINS, -largest, largest)
     return total.to(torch.int64).numpy()
-
-
-def _nonzero(source: _Tensors | None, layer: Layer) -> int:
-    return sum(int(piece.count_nonzero()) for piece in source.pieces(layer)) if source else 0
 
 
 def _pattern(source: _Tensors, layer: Layer, size: tuple[int, int]) -> Picture:
@@ -183,7 +203,7 @@ def _filters(run: Run, before: _Tensors | None, after: _Tensors | None) -> list[
     found = []
     for name, tensors in (("before the cut", before), ("after", after)):
         if tensors is not None and tensors.has(layer):
-            images = tensors.first_rows(layer, rows).reshape(len(rows), *shape)
+            images = torch.cat([tensors.rows(layer, row, row + 1) for row in rows]).reshape(len(rows), *shape)
             found.append(
                 _picture(
                     _tiles(images.numpy()),
