@@ -21,6 +21,7 @@ from typing_extensions import Doc
 
 from secateur.experiments.compress import Compression
 from secateur.experiments.job import Job
+from secateur.experiments.rundir import RunDirectory, RunError
 from secateur.nearest import require_one_of
 from secateur.sibling import SiblingConfig, targets
 from secateur.train.loop import TrainConfig, is_main_process
@@ -106,6 +107,21 @@ class Reproduce:
     runs: Annotated[Path, Doc("where runs are kept")] = Path("runs")
     data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Write a page to look at, one HTML file: of a run, or of several side by side."""
+
+    run: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]],
+        _named("RUN"),
+        Doc("directories of runs, finished or not; none: the newest finished one"),
+    ] = ()
+    out: Annotated[
+        Path | None, Doc("the file to write, instead of report.html in the run's directory, or here for several")
+    ] = None
+    runs: Annotated[Path, Doc("where the newest run is looked for")] = Path("runs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,6 +235,7 @@ def _prune(words: list[str]) -> int:
         directory = run(job, chosen.runs, data_root=chosen.data_root, resume=chosen.resume, observer=watcher)
     if not is_main_process():
         return 0
+    _leave_page(console, directory)
     if chosen.json:
         print(json.dumps(directory.read(directory.result)))
     else:
@@ -247,12 +264,24 @@ def _compress(words: list[str]) -> int:
         )
     if not is_main_process():
         return 0
+    _leave_page(console, directory)
     if chosen.json:
         print(json.dumps(file.read(file.file_record)))
     else:
         print_run(console, directory)
         print_file(console, file)
     return 0
+
+
+def _leave_page(console: Console, directory: RunDirectory) -> None:
+    """Write the page of a run; what keeps it from being written is said, and is no failure of the run."""
+    from secateur.report.page import write_page
+
+    try:
+        write_page([directory], directory.page)
+    except (ModuleNotFoundError, OSError, RunError) as error:
+        said = f"No page was written ({_sentence(error)}); later: secateur report {directory.path}"
+        console.print(said, soft_wrap=True, highlight=False, markup=False)
 
 
 Training = TypeVar("Training", bound=_Training)
@@ -310,19 +339,32 @@ def _summary(words: list[str]) -> int:
 def _evaluate(words: list[str]) -> int:
     from secateur.experiments.compress import evaluate_file
     from secateur.experiments.job import evaluate
-    from secateur.experiments.rundir import RunDirectory, newest_finished
+    from secateur.experiments.rundir import newest_finished
     from secateur.report.terminal import print_evaluation, print_file
 
     chosen = _parse(Evaluate, words)
     directory = newest_finished(chosen.runs) if chosen.run is None else RunDirectory(chosen.run)
     errors = evaluate(directory, data_root=chosen.data_root)
     files = {str(file.packed): evaluate_file(file, data_root=chosen.data_root) for file in directory.compressed()}
+    if directory.page.exists():  # it knows of validation images only
+        _leave_page(Console(stderr=chosen.json), directory)
     if chosen.json:
         print(json.dumps({"run": str(directory.path), **errors, "files": files}))
     else:
         print_evaluation(Console(), directory)
         for file in directory.compressed():
             print_file(Console(), file)
+    return 0
+
+
+def _report(words: list[str]) -> int:
+    from secateur.experiments.rundir import newest_finished
+    from secateur.report.page import write_page
+
+    chosen = _parse(Report, words)
+    runs = [RunDirectory(path) for path in chosen.run] or [newest_finished(chosen.runs)]
+    path = chosen.out or (runs[0].page if len(runs) == 1 else Path(runs[0].page.name))
+    print(write_page(runs, path))
     return 0
 
 
@@ -512,6 +554,7 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "summary": _summary,
     "evaluate": _evaluate,
     "reproduce": _reproduce,
+    "report": _report,
     "pack": _pack,
     "unpack": _unpack,
     "inspect": _inspect,
@@ -525,6 +568,7 @@ _DESCRIBED = {
     "summary": Summary,
     "evaluate": Evaluate,
     "reproduce": Reproduce,
+    "report": Report,
     "pack": Pack,
     "unpack": Unpack,
     "inspect": Inspect,

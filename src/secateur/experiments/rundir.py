@@ -47,6 +47,16 @@ class RunDirectory:
         """How the file was made, and what each step cost, judged on validation images."""
         return self.path / "file.json"
 
+    @property
+    def speed(self) -> Path:
+        """How fast the network runs, as a benchmark of it has measured."""
+        return self.path / "speed.json"
+
+    @property
+    def page(self) -> Path:
+        """The report to look at."""
+        return self.path / "report.html"
+
     def inside(self, name: str) -> RunDirectory:
         """Return a directory inside of this one, for what is made out of the run."""
         return RunDirectory(self.path / name)

@@ -130,6 +130,8 @@ def print_run(console: Console, directory: RunDirectory) -> None:
     _say(console, f"Files in {directory.path}:")
     for path in sorted(path for path in directory.path.iterdir() if path.is_file()):
         console.print(f"  {path.name:32} {path.stat().st_size:>12,} bytes", highlight=False)
+    if directory.page.exists():
+        _say(console, f"To look at: {directory.page}")
     if not directory.test.exists():
         _say(console, f"Next: secateur evaluate {directory.path}")
 

@@ -164,6 +164,7 @@ def fit(
         started = time.perf_counter()
         generator = _reseed(seed, phase, epoch, accelerator.process_index)
         losses = torch.zeros((), dtype=torch.float64)
+        terms: dict[str, Tensor | float] = {}
         prepared.train()
         order = torch.randperm(len(source), generator=_generator(seed, phase, epoch))
         for step, indices in enumerate(order.split(config.batch_size)):
@@ -177,11 +178,16 @@ def fit(
                     inputs = functional.dropout(inputs, config.input_dropout)
                 with accelerator.autocast():
                     loss = functional.cross_entropy(prepared(inputs), labels)
+                parts = {"task": loss}
                 if has_thresholds:
-                    loss = loss + penalty(model, config.lambda_t)
+                    parts["thresholds"] = penalty(model, config.lambda_t)
+                    loss = loss + parts["thresholds"]
                 if cost is not None:
-                    loss = loss + cost(model)
+                    parts["rate"] = cost(model)
+                    loss = loss + parts["rate"]
                 losses += loss.detach().cpu() / (steps * config.accumulate)
+                for name, part in parts.items():
+                    terms[name] = terms.get(name, 0.0) + part.detach()
                 accelerator.backward(loss / config.accumulate)
             if config.clip_norm is not None:
                 accelerator.clip_grad_norm_(prepared.parameters(), config.clip_norm)
@@ -194,7 +200,10 @@ def fit(
             "phase": phase,
             "epoch": epoch + 1,
             "epochs": epochs,
+            "step": (epoch + 1) * steps,
             "loss": losses.item(),
+            "loss_terms": {name: float(sum_) / (steps * config.accumulate) for name, sum_ in terms.items()}
+            | {"decay": _decay(optimizer.param_groups)},
             **measure(model),
         }
         seconds += time.perf_counter() - started
@@ -229,6 +238,17 @@ def _optimizer(config: TrainConfig, groups: list[dict[str, Any]]) -> torch.optim
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, momentum=0.9, fused=True)
     return torch.optim.Adam(groups, fused=True)
+
+
+def _decay(groups: list[dict[str, Any]]) -> float:
+    """Return L_wd = λ_wd·‖W‖², which the optimizer knows by its gradient only; a group's weight decay is 2·λ_wd."""
+    total = 0.0
+    for group in groups:
+        for weight in group["params"] if group["weight_decay"] else ():
+            # FSDP2 has sharded it: every process takes part in putting it together.
+            whole = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+            total += group["weight_decay"] / 2 * whole.detach().square().sum().item()
+    return total
 
 
 def _rate_factor(schedule: str, progress: float) -> float:
