@@ -89,18 +89,22 @@ class Evaluate:
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduce:
-    """Run what a table of the paper needs and is not in the results yet, and print the table."""
+    """Run what a table or figure of the paper needs and is not in the results yet, and show it."""
 
     what: Annotated[
         tyro.conf.Positional[str],
-        _named("TABLE"),
-        Doc("table1, table2, files, sensitivity, decay, rival (Deep Compression), or search: how epochs were chosen"),
+        _named("WHAT"),
+        Doc(
+            "table1, table2, files, sensitivity, decay, rival (Deep Compression), search: how epochs were chosen, or "
+            "figure1, figure2, figure3"
+        ),
     ]
     networks: Annotated[tuple[str, ...], Doc("which rows")] = ("lenet-300-100", "lenet-5")
     preset: Annotated[str, Doc("the settings to run")] = "paper"
     seeds: Annotated[int, Doc("seeds 0 to this, exclusive; 0: show what is there")] = 0
     workers: Annotated[int, Doc("runs at a time, one thread each; 1: in this process")] = 2
     results: Annotated[Path, Doc("where published results are kept")] = Path("results")
+    pictures: Annotated[Path, Doc("where figures are drawn, as SVG and PNG")] = Path("docs/figures")
     runs: Annotated[Path, Doc("where runs are kept")] = Path("runs")
     data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
@@ -307,6 +311,7 @@ def _evaluate(words: list[str]) -> int:
 def _reproduce(words: list[str]) -> int:
     from secateur.experiments import rival
     from secateur.experiments.decay import run_decay_study
+    from secateur.experiments.figures import FIGURES
     from secateur.experiments.presets import preset, preset_names
     from secateur.experiments.reproduce import jobs, result_path, run_missing, search_epochs, sensitivity_jobs
     from secateur.report.tables import (
@@ -321,7 +326,8 @@ def _reproduce(words: list[str]) -> int:
 
     chosen = _parse(Reproduce, words)
     with _Usage():
-        require_one_of("table", chosen.what, ("table1", "table2", "files", "sensitivity", "decay", "rival", "search"))
+        tables = ("table1", "table2", "files", "sensitivity", "decay", "rival", "search")
+        require_one_of("table or figure", chosen.what, (*tables, *FIGURES))
         _require_at_least(0, seeds=chosen.seeds)
         _require_at_least(1, workers=chosen.workers)
         for network in chosen.networks:
@@ -338,6 +344,8 @@ def _reproduce(words: list[str]) -> int:
                 for job in jobs(chosen.preset, network, range(chosen.seeds))
                 if chosen.what != "files" or job.method == "prune"
             ]
+    if chosen.what in FIGURES:
+        return _reproduce_figure(chosen)
     console = Console(stderr=chosen.json)
     places: dict[str, Any] = {"results": chosen.results, "runs": chosen.runs, "data_root": chosen.data_root}
     if chosen.what == "search":
@@ -376,6 +384,37 @@ def _reproduce(words: list[str]) -> int:
         print(json.dumps([asdict(grid) for grid in grids], ensure_ascii=False))
     else:
         console.print(*(grid.as_rich() for grid in grids))
+    return 0
+
+
+def _reproduce_figure(chosen: Reproduce) -> int:
+    from secateur.experiments.figures import figure_path, gathering, hard_views, run_gathering, smooth_views
+    from secateur.experiments.rundir import publish
+    from secateur.report.figures import draw
+
+    path = figure_path(chosen.results, chosen.what)
+    if chosen.what == "figure3":
+        for _ in run_gathering(
+            range(chosen.seeds), results=chosen.results, runs=chosen.runs, data_root=chosen.data_root
+        ):
+            pass
+        with _Usage():
+            if not path.exists():
+                raise ValueError(f"there is no {path} yet: --seeds 5 trains what it needs, about five minutes a seed")
+    else:
+        publish(path, smooth_views() if chosen.what == "figure1" else hard_views())
+    content = json.loads(path.read_text())
+    written = [path, *draw(chosen.what, content, chosen.pictures)]
+    answer = gathering(content) if chosen.what == "figure3" else None
+    if chosen.json:
+        found = None if answer is None else {**asdict(answer), "appears": answer.appears}
+        print(json.dumps({"files": [str(each) for each in written], "gathering": found}))
+    else:
+        console = Console()
+        for each in written:
+            console.print(f"wrote {each}", highlight=False, markup=False, soft_wrap=True)
+        if answer is not None:
+            console.print(answer.sentence, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
