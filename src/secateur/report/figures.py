@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _BLUE, _ORANGE, _GREY = "#0b5394", "#c55a11", "#8c8c8c"  # apart also without colour vision, and in grey
 
+_WIDEST_WEIGHT = 0.6  # what figure 3 shows; without decay a few weights are larger
+
 # Without a salt of its own matplotlib names the parts of a drawing at random; letters stay letters, not outlines.
 _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "secateur",
@@ -87,14 +89,15 @@ def _paint_weights(drawing: Figure, content: Content) -> None:
     gathering(content)  # refuses numbers without a pair to show
     seed = networks[0]["seed"]
     shown = [entry for entry in networks if entry["seed"] == seed]
-    bins = len(shown[0]["survivors"])
-    edges = [width * (i - bins / 2) for i in range(bins + 1)]
+    bins, seen = len(shown[0]["survivors"]), round(_WIDEST_WEIGHT / width)
+    middle = slice(bins // 2 - seen, bins // 2 + seen)
+    edges = [width * i for i in range(-seen, seen + 1)]
     for axes, entry in zip(drawing.subplots(len(shown), 1, sharex=True), shown, strict=True):
         t, kept = entry["threshold"], entry["kept"]
         decay = f"λ_wd = {entry['lambda_wd']:g}" if entry["lambda_wd"] else "without weight decay"
         cut = entry["weights"] - kept
-        axes.stairs(entry["cut"], edges, fill=True, color="#d9d9d9", label=f"{cut:,} cut")
-        axes.stairs(entry["survivors"], edges, fill=True, color=_BLUE, label=f"{kept:,} that survive")
+        axes.stairs(entry["cut"][middle], edges, fill=True, color="#d9d9d9", label=f"{cut:,} cut")
+        axes.stairs(entry["survivors"][middle], edges, fill=True, color=_BLUE, label=f"{kept:,} that survive")
         for place in (-t, t):
             axes.axvline(place, color=_ORANGE, linewidth=1.4, label=f"threshold ±{t:.3f}" if place > 0 else None)
         axes.set_ylim(0, 1.15 * max(entry["survivors"]))  # the cut ones, most of them near zero, leave the picture
@@ -102,7 +105,7 @@ def _paint_weights(drawing: Figure, content: Content) -> None:
         near = f"{100 * entry['near']:.0f} % of the survivors within 10 % of the threshold"
         axes.set_title(f"{decay}: {near}", loc="left", fontsize=9, pad=20)
         _legend_above(axes)
-    axes.set_xlim(-0.62, 0.62)
+    axes.set_xlim(-_WIDEST_WEIGHT, _WIDEST_WEIGHT)
     axes.set_xlabel(f"raw weight of {content['layer'].removesuffix('.weight')}, seed {seed}")
 
 

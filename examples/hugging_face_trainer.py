@@ -1,0 +1,1 @@
+"""Learned thresholds in the Hugging Face Trainer: a small transformer, cut and saved."""

@@ -1,0 +1,1 @@
+"""Learned thresholds in Lightning."""
