@@ -8,8 +8,8 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, redirect_stderr, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TextIO, TypeVar, cast
@@ -23,7 +23,7 @@ from secateur.experiments.compress import Compression
 from secateur.experiments.job import Job
 from secateur.nearest import require_one_of
 from secateur.sibling import SiblingConfig, targets
-from secateur.train.loop import TrainConfig, is_main_process
+from secateur.train.loop import Observer, Observers, TrainConfig, is_main_process
 
 Command = TypeVar("Command")
 
@@ -48,6 +48,7 @@ class _Training:
     data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
     resume: Annotated[bool, Doc("go on with an unfinished run")] = False
     json: Annotated[bool, Doc("print the result as JSON and nothing else")] = False
+    tensorboard: Annotated[bool, Doc("write TensorBoard's events into the run's directory")] = False
     sibling: SiblingConfig = field(default_factory=SiblingConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
@@ -85,6 +86,17 @@ class Evaluate:
     runs: Annotated[Path, Doc("where the newest run is looked for")] = Path("runs")
     data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Show the page of a run in the browser, on this machine only, and keep it up to date while the run goes on."""
+
+    run: Annotated[
+        tyro.conf.Positional[Path | None], _named("RUN"), Doc("the directory of a run, or else the newest one")
+    ] = None
+    runs: Annotated[Path, Doc("where the newest run is looked for")] = Path("runs")
+    port: Annotated[int, Doc("where to listen on 127.0.0.1; 0: any port that is free")] = 8765
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,8 +211,8 @@ def _prune(words: list[str]) -> int:
     if chosen.dense:
         job = replace(job, method="dense")
     console = _console_with_summary(chosen.json, job)
-    with Watcher(console) as watcher:
-        directory = run(job, chosen.runs, data_root=chosen.data_root, resume=chosen.resume, observer=watcher)
+    with Watcher(console) as watcher, _observing(chosen, job, watcher) as observer:
+        directory = run(job, chosen.runs, data_root=chosen.data_root, resume=chosen.resume, observer=observer)
     if not is_main_process():
         return 0
     if chosen.json:
@@ -220,14 +232,14 @@ def _compress(words: list[str]) -> int:
         choose(chosen.compression.codec)
         chosen.compression.rules()
     console = _console_with_summary(chosen.json, job)
-    with Watcher(console) as watcher:
+    with Watcher(console) as watcher, _observing(chosen, job, watcher) as observer:
         directory, file = compress(
             job,
             chosen.compression,
             chosen.runs,
             data_root=chosen.data_root,
             resume=chosen.resume,
-            observer=watcher,
+            observer=observer,
         )
     if not is_main_process():
         return 0
@@ -260,6 +272,20 @@ def _job(command: type[Training], words: list[str]) -> tuple[Training, Job]:
         torch.set_num_threads(chosen.threads)
     job = replace(start, data=chosen.data, seed=chosen.seed, sibling=chosen.sibling, train=chosen.train)
     return chosen, job
+
+
+@contextmanager
+def _observing(chosen: _Training, job: Job, watcher: Observer) -> Iterator[Observer]:
+    """Give the terminal's observer, with TensorBoard's beside it if it was asked for."""
+    from secateur.experiments.rundir import RunDirectory
+
+    if not (chosen.tensorboard and is_main_process()):
+        yield watcher
+        return
+    from secateur.report.tensorboard import TensorBoard
+
+    with closing(TensorBoard(RunDirectory(chosen.runs / job.name).events)) as board:
+        yield Observers((watcher, board))
 
 
 def _console_with_summary(quiet: bool, job: Job) -> Console:
@@ -305,6 +331,23 @@ def _evaluate(words: list[str]) -> int:
         print_evaluation(Console(), directory)
         for file in directory.compressed():
             print_file(Console(), file)
+    return 0
+
+
+def _watch(words: list[str]) -> int:
+    from secateur.experiments.rundir import RunDirectory, newest_begun
+    from secateur.report.live import serve
+
+    chosen = _parse(Watch, words)
+    with _Usage():
+        _require_at_least(0, port=chosen.port)
+        if chosen.port > 65_535:
+            raise ValueError(f"port must be ≤ 65535, got {chosen.port}")
+    directory = newest_begun(chosen.runs) if chosen.run is None else RunDirectory(chosen.run)
+    with serve(directory, chosen.port) as server:
+        print(f"{directory.path} at http://127.0.0.1:{server.server_port}/ until Ctrl-C", flush=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
     return 0
 
 
@@ -504,6 +547,7 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "prune": _prune,
     "summary": _summary,
     "evaluate": _evaluate,
+    "watch": _watch,
     "reproduce": _reproduce,
     "pack": _pack,
     "unpack": _unpack,
@@ -516,6 +560,7 @@ _DESCRIBED = {
     "prune": Prune,
     "summary": Summary,
     "evaluate": Evaluate,
+    "watch": Watch,
     "reproduce": Reproduce,
     "pack": Pack,
     "unpack": Unpack,
