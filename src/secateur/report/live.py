@@ -48,6 +48,7 @@ def serve(
 
         render = render_page
     pages = _Pages(directory, render)
+    pages.page()  # a library that is missing shows now, not to the first reader
 
     class Handler(BaseHTTPRequestHandler):
         """Answers with the page and with the state it belongs to, to readers on this machine."""
