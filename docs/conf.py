@@ -82,10 +82,12 @@ def _field_list(target: type) -> Iterator[str]:
         if field.name.startswith("_"):
             continue
         notes = [getattr(note, "documentation", note) for note in getattr(hints[field.name], "__metadata__", ())]
+        kind = "" if notes else f": {field.type}"
         default = "" if field.default is MISSING else f" = {field.default!r}"
-        help_text = re.sub(r"([|*\\`])", r"\\\1", notes[0]) if notes else ""
-        yield f"``{field.name}{default}``"
-        yield f"    {help_text or '–'}"
+        yield f"``{field.name}{kind}{default}``"
+        if notes:
+            escaped = re.sub(r"([|*\\`])", r"\\\1", notes[0])
+            yield f"    {escaped}"
         yield ""
 
 

@@ -15,7 +15,7 @@ from torch import nn
 import secateur
 from secateur.measure import count
 
-EPOCHS = 60
+EPOCHS = 40
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
         nn.Flatten(), nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU(), nn.Linear(100, 10)
     )
     secateur.build_sibling(model)  # secateur: every weight is read through its threshold from now on
-    groups = secateur.parameter_groups(model, lr=1e-3, rho=0.3, lambda_wd=1e-3)  # secateur: thresholds at ρ·lr
+    groups = secateur.parameter_groups(model, lr=1e-3, rho=0.4, lambda_wd=1e-3)  # secateur: thresholds at ρ·lr
     optimizer = torch.optim.Adam(groups)
     weights = [parameter for group in groups if "rho" not in group for parameter in group["params"]]
     # One factor for all groups keeps the ratio of their rates; a schedule of absolute rates would destroy it.

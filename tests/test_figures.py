@@ -21,6 +21,7 @@ from secateur.experiments.figures import (
     smooth_views,
 )
 from secateur.experiments.job import load_model, run
+from secateur.report.tables import gathering_table, search_table
 
 ROOT = Path(__file__).parents[1]
 needs_matplotlib = pytest.mark.skipif(
@@ -193,3 +194,40 @@ def test_without_matplotlib_a_figure_says_what_to_install(tmp_path, monkeypatch,
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     assert main(["reproduce", "figure1", "--results", str(tmp_path), "--pictures", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "secateur: figures need matplotlib: pip install 'secateur[report]'\n"
+
+
+# What is published
+
+
+def test_the_picture_in_the_documentation_shows_the_published_numbers():
+    content = json.loads(figure_path(ROOT / "results", "figure3").read_text())
+    picture = (ROOT / "docs" / "figures" / "figure3.svg").read_text()
+    for entry in content["networks"]:
+        if entry["seed"] == 0:
+            assert f"{entry['kept']:,} that survive" in picture
+            assert f"±{entry['threshold']:.3f}" in picture
+
+
+def test_the_published_figure_3_has_five_seeds_of_the_settings_in_the_paper():
+    content = json.loads(figure_path(ROOT / "results", "figure3").read_text())
+    assert gathering(content).seeds == 5
+    assert (content["job"]["sibling"]["alpha"], content["job"]["train"]["cutoff"]) == (100, 1e-3)
+    assert all(sum(entry["survivors"]) == entry["kept"] for entry in content["networks"])
+
+
+def test_the_table_of_the_gathering_is_empty_without_results_and_ends_with_the_verdict_with_them(tmp_path):
+    assert gathering_table(tmp_path).rows == ()
+    grid = gathering_table(ROOT / "results")
+    assert grid.rows[0][0] == "within 10 % of the threshold"
+    assert grid.note.startswith("The gathering at the threshold ")
+
+
+def test_the_search_is_shown_every_ten_epochs_and_where_it_ended(tmp_path):
+    history = [{"epoch": epoch, "ratio": epoch / 2, "error": 2.0} for epoch in range(1, 31)]
+    path = tmp_path / "lenet-5" / "paper" / "search.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"chosen_epochs": 23, "history": history}))
+    grid = search_table(tmp_path, ("lenet-300-100", "lenet-5"))
+    assert [row[0] for row in grid.rows] == [f"lenet-5, {epoch}" for epoch in (1, 10, 20, 23, 30)]
+    assert grid.rows[3][1:] == ("11.5×", "2.00")
+    assert "lenet-5: 23 epochs." in grid.note
