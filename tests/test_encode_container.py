@@ -195,6 +195,9 @@ def test_the_layouts_that_are_part_of_the_format_never_change():
         ("fc4.weight", (10, 500)),
         ("fc4.bias", (10,)),
     ]
+    # Their names stand in test_models.py, where torchvision's are spelled out.
+    checksums = {name: zlib.crc32(repr(layout_of(name)).encode()) for name in ("alexnet", "vgg-16", "resnet-50")}
+    assert checksums == {"alexnet": 4130658848, "vgg-16": 2465941745, "resnet-50": 440722873}
     assert layout_of("lenet-6") is None
 
 

@@ -71,7 +71,9 @@ class Prune(_Training):
 class Summary:
     """Show what would be pruned in a network, before training."""
 
-    network: Annotated[tyro.conf.Positional[str], _named("NETWORK"), Doc("lenet-300-100 or lenet-5")]
+    network: Annotated[
+        tyro.conf.Positional[str], _named("NETWORK"), Doc("lenet-300-100, lenet-5, alexnet, vgg-16 or resnet-50")
+    ]
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
     sibling: SiblingConfig = field(default_factory=SiblingConfig)
 
@@ -295,7 +297,9 @@ def _console_with_summary(quiet: bool, job: Job) -> Console:
 
     console = Console(stderr=quiet)
     if is_main_process() and job.method == "prune":
-        console.print(summary_table(targets(models.build(job.network, seed=0), job.sibling)))
+        with torch.device("meta"):  # shapes are all it takes
+            model = models.build(job.network)
+        console.print(summary_table(targets(model, job.sibling)))
     return console
 
 
@@ -304,8 +308,8 @@ def _summary(words: list[str]) -> int:
     from secateur.report.terminal import summary_table
 
     chosen = _parse(Summary, words)
-    with _Usage():
-        found = targets(models.build(chosen.network, seed=0), chosen.sibling)
+    with _Usage(), torch.device("meta"):  # shapes are all it takes
+        found = targets(models.build(chosen.network), chosen.sibling)
     if chosen.json:
         tensors = [asdict(target) | {"weights": target.weights} for target in found]
         totals = {key: sum(tensor[key] for tensor in tensors) for key in ("weights", "thresholds")}

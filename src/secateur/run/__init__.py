@@ -1,0 +1,1 @@
+"""Step 6, run: pruned networks, faster than dense ones."""
