@@ -37,9 +37,7 @@ def trace(model: nn.Module, given: int = 1) -> fx.GraphModule | None:
 
     `given` inputs are taken to be tensors; other arguments of the forward keep their defaults.
     """
-    inner = (
-        nn.Sequential(model) if type(model).__module__.startswith("torch.nn") and not _has_children(model) else model
-    )
+    inner = nn.Sequential(model) if type(model).__module__.startswith("torch.nn") and not _has_children(model) else model
     parameters = list(inspect.signature(inner.forward).parameters.values())
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     fixed = {one.name: one.default for one in positional[given:] if one.default is not inspect.Parameter.empty}
@@ -174,10 +172,7 @@ def _shrink(units: HiddenUnits) -> None:
     if bias is not None:
         units.maker.bias = nn.Parameter(bias.detach()[kept], requires_grad=False)
     units.reader.weight = nn.Parameter(units.reader.weight.detach()[:, kept].contiguous(), requires_grad=False)
-    for layer, size in (
-        (units.maker, ("out_features", "out_channels")),
-        (units.reader, ("in_features", "in_channels")),
-    ):
+    for layer, size in ((units.maker, ("out_features", "out_channels")), (units.reader, ("in_features", "in_channels"))):
         setattr(layer, size[isinstance(layer, nn.Conv2d)], len(kept))
 
 
@@ -238,14 +233,7 @@ def units(graph: fx.GraphModule, weights: Weights | None = None) -> list[Unit]:
     for node in graph.graph.nodes:
         module = module_of(graph, node)
         name = str(node.target)
-        if (
-            module is None
-            or calls[name] > 1
-            or name in read
-            or _has_hooks(module)
-            or node.kwargs
-            or len(node.args) != 1
-        ):
+        if module is None or calls[name] > 1 or name in read or _has_hooks(module) or node.kwargs or len(node.args) != 1:
             continue
         source = node.args[0]
         layer = Layer.of(module, (weights or {}).get(name))
