@@ -398,7 +398,7 @@ INLINE void convolve_run(const Step& step, const Place* places, Values values, c
     const float* base = slab + first;
     int64_t last = std::max<int64_t>(count - width, 0);
     // Pixels that are all wanted go straight to their places.
-    bool straight = step.pitch == step.out_width && !residual && count >= width && step.activation <= relu;
+    bool straight = step.pitch == step.out_width && count >= width && step.activation <= relu;
     floats least = all_lanes(step.activation == relu ? 0 : -__builtin_inff());
     for (int64_t b = 0; b < step.blocks; ++b) {
         bool begins = b == 0, ends = b + 1 == step.blocks;
@@ -409,9 +409,12 @@ INLINE void convolve_run(const Step& step, const Place* places, Values values, c
             for (int i = 0; i < vectors; ++i) sums[i] = begins ? all_lanes(step.bias[r]) : load(own + i * width);
             accumulate<vectors, 1>(sums, places, values, begin, end, base, last);
             if (ends && straight) {
-                float* pixels = out + r * step.out_height * step.out_width + first;
-                for (int i = 0; i < vectors; ++i)
-                    store(pixels + (i + 1 < vectors ? i * width : last), select(sums[i] < least, least, sums[i]));
+                int64_t start = r * step.out_height * step.out_width + first;
+                for (int i = 0; i < vectors; ++i) {
+                    int64_t at = start + (i + 1 < vectors ? i * width : last);
+                    if (residual) sums[i] += load(residual + at);
+                    store(out + at, select(sums[i] < least, least, sums[i]));
+                }
                 return;
             }
             for (int i = 0; i < vectors; ++i) store(own + i * width, sums[i]);
@@ -766,14 +769,18 @@ bool run_panels(const Step* steps, int64_t count, const float* x, int64_t batch,
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// Takes `batch` samples x through `count` steps to y: sample by sample if `vectors` is 0, else in panels of so many vector
-// registers (1, 2, 4 or 8). `residual`, which may be null and stands with single samples only, is added before the last
-// activation. Returns 0, or 1 if there was not enough memory.
-EXPORT int secateur_chain(const Step* steps, int64_t count, const float* x, const float* residual, int64_t batch, float* y,
-                          int64_t vectors, int threads) {
+// A chain, ready to run: sample by sample if `vectors` is 0, else in panels of so many vector registers (1, 2, 4 or 8).
+struct Chain {
+    const Step* steps;
+    int64_t count, vectors;
+};
+
+// Takes `batch` samples x through a chain to y. `residual`, which may be null and stands with single samples only, is added
+// before the last activation. Returns 0, or 1 if there was not enough memory.
+EXPORT int secateur_chain(const Chain* chain, const float* x, int64_t batch, float* y, int threads, const float* residual) {
     NoDenormals guard;
-    bool whole = vectors ? run_panels(steps, count, x, batch, y, vectors, threads)
-                         : run_samples(steps, count, x, residual, batch, y, threads);
+    bool whole = chain->vectors ? run_panels(chain->steps, chain->count, x, batch, y, chain->vectors, threads)
+                                : run_samples(chain->steps, chain->count, x, residual, batch, y, threads);
     return whole ? 0 : 1;
 }
 

@@ -81,7 +81,6 @@ class SparseChain(nn.Module):
             for name, value in (("places", layer.weight.places), ("values", layer.weight.values), ("bias", layer.bias)):
                 self.register_buffer(f"{name}{index}", torch.from_numpy(value))
         self._reset()
-        self.register_load_state_dict_post_hook(lambda module, _: module._reset())
 
     def _reset(self) -> None:
         self._prepared: dict[tuple[int, ...], _Prepared] = {}
@@ -90,13 +89,16 @@ class SparseChain(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.update(_prepared={}, _layers=None, _call=None, _load_state_dict_post_hooks={})
+        state.update(_prepared={}, _layers=None, _call=None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._reset()
-        self.register_load_state_dict_post_hook(lambda module, _: module._reset())
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._reset()
 
     def _apply(self, fn: Any, recurse: bool = True) -> SparseChain:
         return self  # float32 on the CPU is what the kernels read, wherever the rest of the network goes
@@ -116,7 +118,8 @@ class SparseChain(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Run the chain on a batch of samples."""
-        prepared = self._prepared.get(x.shape[1:])
+        shape = x.shape
+        prepared = self._prepared.get(shape[1:])
         if (
             prepared is None
             or self._call is None
@@ -127,17 +130,9 @@ class SparseChain(nn.Module):
             or x.requires_grad
         ):
             return self._forward(x, residual)
-        y = torch.empty((x.shape[0], *prepared.out))
-        if self._call(
-            prepared.address,
-            len(self._specs),
-            x.data_ptr(),
-            None,
-            x.shape[0],
-            y.data_ptr(),
-            self.kernel.vectors,
-            torch.get_num_threads(),
-        ):
+        batch = shape[0]
+        y = x.new_empty(batch, *prepared.out)
+        if self._call(prepared.address, x.data_ptr(), batch, y.data_ptr(), torch.get_num_threads(), None):
             raise MemoryError(f"a chain of {len(self._specs)} sparse layers found no memory to work in")
         return y
 
@@ -154,26 +149,16 @@ class SparseChain(nn.Module):
         batch = math.prod(lead)
         if residual is not None:
             residual = residual.detach().expand(*lead, *out).contiguous()
-        y = torch.empty((*lead, *out))
+        y = x.new_empty((*lead, *out))
         if y.numel() == 0:
             return y
         if self._call is None:
             return self._twin(x.view(batch, *sample), residual).view(y.shape)
         prepared = self._prepare(sample, tuple(x.shape[1:]), lead)
-        source = None if residual is None else residual.data_ptr()
-        vectors = 0 if residual is not None else self.kernel.vectors
-        if vectors != self.kernel.vectors:
+        if residual is not None and self.kernel.vectors:
             raise ValueError("a residual is added sample by sample: this chain runs in panels")
-        if self._call(
-            prepared.address,
-            len(self._specs),
-            x.data_ptr(),
-            source,
-            batch,
-            y.data_ptr(),
-            vectors,
-            torch.get_num_threads(),
-        ):
+        added = None if residual is None else residual.data_ptr()
+        if self._call(prepared.address, x.data_ptr(), batch, y.data_ptr(), torch.get_num_threads(), added):
             raise MemoryError(f"a chain of {len(self._specs)} sparse layers found no memory to work in")
         return y
 
@@ -251,8 +236,8 @@ def _lay_out(layers: Sequence[Layer], sample: tuple[int, ...], kernel: Kernel) -
         keep += [packed, layer.bias, extra]
         nbytes += packed.nbytes + layer.bias.nbytes
         sample = layer.out_shape(sample)
-    array = kernels.in_a_row(steps)
-    return _Prepared(ctypes.addressof(array), (array, *keep), sample, nbytes)
+    chain, memory = kernels.chain(steps, kernel.vectors)
+    return _Prepared(ctypes.addressof(chain), (chain, memory, *keep), sample, nbytes)
 
 
 def _linear_step(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step, None]:

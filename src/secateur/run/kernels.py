@@ -47,7 +47,8 @@ class Step(ctypes.Structure):
 LINEAR, CONVOLUTION = 0, 1
 ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}
 
-Call: TypeAlias = Callable[[int, int, int, "int | None", int, int, int, int], int]
+# A chain, samples, how many, results, threads, and what is added before the last activation.
+Call: TypeAlias = Callable[[int, int, int, int, int, "int | None"], int]
 
 
 @cache
@@ -59,7 +60,7 @@ def chain_routine() -> Call | None:
     return native.routine(
         "secateur_chain",
         ctypes.c_int,
-        *(_POINTER, _INT64, _POINTER, _POINTER, _INT64, _POINTER, _INT64, ctypes.c_int),
+        *(_POINTER, _POINTER, _INT64, _POINTER, ctypes.c_int, _POINTER),
     )
 
 
@@ -95,6 +96,13 @@ def step(kind: int, activation: str, rows: int, inputs: int, packed: Packed, bia
     return made
 
 
-def in_a_row(steps: Sequence[Step]) -> ctypes.Array[Step]:
-    """Put steps side by side, as a chain."""
-    return (Step * len(steps))(*steps)
+class Chain(ctypes.Structure):
+    """Steps side by side and the way they run, as native/sparse.cpp has them."""
+
+    _fields_ = (("steps", _POINTER), ("count", _INT64), ("vectors", _INT64))
+
+
+def chain(steps: Sequence[Step], vectors: int) -> tuple[Chain, object]:
+    """Put steps side by side; the second result is the memory that the first points to."""
+    array = (Step * len(steps))(*steps)
+    return Chain(ctypes.addressof(array), len(steps), vectors), array
