@@ -71,8 +71,9 @@ def test_links_to_files_lead_to_files(name):
 
 
 def test_every_public_name_is_in_the_reference():
-    described = set(re.findall(r"auto(?:function|class|exception):: (\w+)", PAGES["api.md"]))
-    assert described == set(secateur.__all__)
+    alone = set(re.findall(r"auto(?:function|class|exception):: (\w+)", PAGES["api.md"]))
+    among_others = {name for names in re.findall(r":members: (.+)", PAGES["api.md"]) for name in names.split(", ")}
+    assert alone <= set(secateur.__all__) <= alone | among_others
 
 
 def test_the_dials_of_the_budget_are_settings():
