@@ -21,6 +21,7 @@ LAYERS = (
     ("quantize",),
     ("measure", "data", "models"),
     ("methods", "encode"),
+    ("run",),
     ("experiments",),
     ("report",),
     ("cli",),

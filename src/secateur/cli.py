@@ -172,6 +172,24 @@ class Sizes:
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Predict:
+    """Say what pictures show, by the network in a .cut file."""
+
+    file: Annotated[tyro.conf.Positional[Path], _named("FILE.cut"), Doc("the network")]
+    pictures: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]],
+        _named("PICTURE"),
+        Doc("pictures, folders of pictures, or - for one on standard input; each is resized to the network's input"),
+    ]
+    top: Annotated[int, Doc("how many classes to name, the likeliest first")] = 3
+    invert: Annotated[
+        bool, Doc("for ink on paper: MNIST is white on black, and a network trained on it expects that")
+    ] = False
+    batch: Annotated[int, Doc("pictures that are answered at a time")] = 64
+    json: Annotated[bool, Doc("print JSON and nothing else")] = False
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return 0, 1 for a failure, 2 for wrong usage."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -539,6 +557,30 @@ def _sizes(words: list[str]) -> int:
     return 0
 
 
+def _predict(words: list[str]) -> int:
+    from secateur.run.predict import predict
+
+    chosen = _parse(Predict, words)
+    with _Usage():
+        if not chosen.pictures:
+            raise ValueError("there is no picture to look at: secateur predict --help")
+        _require_at_least(1, top=chosen.top, batch=chosen.batch)
+    answers = predict(chosen.file, chosen.pictures, top=chosen.top, invert=chosen.invert, batch=chosen.batch)
+    failures = 0
+    for index, answer in enumerate(answers):
+        if chosen.json:
+            # A list that can be read while it grows: one picture a line.
+            print(("[" if index == 0 else ",\n ") + json.dumps(asdict(answer), ensure_ascii=False), end="")
+        elif answer.failure is None:
+            print(answer)
+        if answer.failure is not None:
+            failures += 1
+            _complain(answer.failure, 1)
+    if chosen.json:
+        print("]")
+    return 1 if failures else 0
+
+
 def _bytes(gigabytes: float) -> int:
     with _Usage():
         if not 0 < gigabytes < 1 << 20:
@@ -558,6 +600,7 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "inspect": _inspect,
     "verify": _verify,
     "sizes": _sizes,
+    "predict": _predict,
 }
 _DESCRIBED = {
     "compress": Compress,
@@ -571,6 +614,7 @@ _DESCRIBED = {
     "inspect": Inspect,
     "verify": Verify,
     "sizes": Sizes,
+    "predict": Predict,
 }
 _INTERRUPTED = {
     "compress": "interrupted; the run is kept: the same command with --resume goes on with it",

@@ -93,7 +93,7 @@ class SparseChain(nn.Module):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
         self._reset()
 
     def _load_from_state_dict(self, *args: Any) -> None:
@@ -304,7 +304,12 @@ def _convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple
     segment = max(min(filters, max(math.ceil(filters / 8), 32), _SEGMENT), 1)
     packed = pack_offsets(layer.weight, offset, channel, layer.inputs, block, segment, shared=kernel.shared)
     step = kernels.step(
-        *(kernels.CONVOLUTION, layer.activation, filters, layer.inputs, packed, layer.bias),
+        kernels.CONVOLUTION,
+        layer.activation,
+        filters,
+        layer.inputs,
+        packed,
+        layer.bias,
         plane_rows=plane_rows,
         pitch=pitch,
         phase_count=len(phases),
@@ -323,7 +328,12 @@ def _panel_convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) ->
     filters = max(layer.weight.shape[0], 1)
     packed = pack_offsets(layer.weight, offset, channel, layer.inputs, layer.inputs, filters, shared=kernel.shared)
     step = kernels.step(
-        *(kernels.CONVOLUTION, layer.activation, filters, layer.inputs, packed, layer.bias),
+        kernels.CONVOLUTION,
+        layer.activation,
+        filters,
+        layer.inputs,
+        packed,
+        layer.bias,
         plane_rows=plane_rows,
         pitch=pitch,
         **_geometry(layer, sample),

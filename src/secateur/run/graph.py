@@ -37,7 +37,9 @@ def trace(model: nn.Module, given: int = 1) -> fx.GraphModule | None:
 
     `given` inputs are taken to be tensors; other arguments of the forward keep their defaults.
     """
-    inner = nn.Sequential(model) if type(model).__module__.startswith("torch.nn") and not _has_children(model) else model
+    inner = (
+        nn.Sequential(model) if type(model).__module__.startswith("torch.nn") and not _has_children(model) else model
+    )
     parameters = list(inspect.signature(inner.forward).parameters.values())
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     fixed = {one.name: one.default for one in positional[given:] if one.default is not inspect.Parameter.empty}
@@ -99,15 +101,18 @@ def simplify(graph: fx.GraphModule) -> None:
         _shrink(units)
 
 
+_IDLE = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.Identity)
+_IDLE_FUNCTIONS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
+
+
 def _drop_identities(graph: fx.GraphModule) -> None:
     for node in list(graph.graph.nodes):
         module = module_of(graph, node)
-        idle = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.Identity)
-        function = node.op == "call_function" and node.target in (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
-        if type(module) in idle and not _has_hooks(module):
-            node.replace_all_uses_with(node.args[0])
-            graph.graph.erase_node(node)
-        elif function and node.kwargs.get("training", True) is False and node.kwargs.get("inplace") is not True:
+        if module is not None:
+            idle = type(module) in _IDLE and not _has_hooks(module)
+        else:
+            idle = node.target in _IDLE_FUNCTIONS and node.kwargs.get("training", True) is False
+        if idle and node.args and not node.kwargs.get("inplace"):
             node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)
 
@@ -172,7 +177,10 @@ def _shrink(units: HiddenUnits) -> None:
     if bias is not None:
         units.maker.bias = nn.Parameter(bias.detach()[kept], requires_grad=False)
     units.reader.weight = nn.Parameter(units.reader.weight.detach()[:, kept].contiguous(), requires_grad=False)
-    for layer, size in ((units.maker, ("out_features", "out_channels")), (units.reader, ("in_features", "in_channels"))):
+    for layer, size in (
+        (units.maker, ("out_features", "out_channels")),
+        (units.reader, ("in_features", "in_channels")),
+    ):
         setattr(layer, size[isinstance(layer, nn.Conv2d)], len(kept))
 
 
@@ -233,7 +241,14 @@ def units(graph: fx.GraphModule, weights: Weights | None = None) -> list[Unit]:
     for node in graph.graph.nodes:
         module = module_of(graph, node)
         name = str(node.target)
-        if module is None or calls[name] > 1 or name in read or _has_hooks(module) or node.kwargs or len(node.args) != 1:
+        if (
+            module is None
+            or calls[name] > 1
+            or name in read
+            or _has_hooks(module)
+            or node.kwargs
+            or len(node.args) != 1
+        ):
             continue
         source = node.args[0]
         layer = Layer.of(module, (weights or {}).get(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -139,9 +139,7 @@ def _is_plain(module: nn.Module) -> bool:
         return False
     if set(module._parameters) != {"weight", "bias"} or module._buffers:
         return False
-    if isinstance(module, nn.Conv2d) and (
-        module.padding_mode != "zeros" or isinstance(module.padding, str)
-    ):
+    if isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
         return False
     return all(
         parameter is None or (parameter.dtype is torch.float32 and parameter.device.type in ("cpu", "meta"))

@@ -59,9 +59,11 @@ class Plan:
             if not isinstance(data, dict) or data.pop("version", None) != _VERSION:
                 raise ValueError("it is of another version")
             groups = tuple(_group(one) for one in data.pop("groups"))
-            weights = {_text(name): (_shape(shape), _count(count)) for name, (shape, count) in data.pop("weights").items()}
-            numbers = {name: _count(data.pop(name)) for name in ("batch", "threads", "lanes")}
-            times = {name: _time(data.pop(name)) for name in ("dense_ms", "compiled_ms")}
+            weights = {
+                _text(name): (_shape(shape), _count(count)) for name, (shape, count) in data.pop("weights").items()
+            }
+            batch, threads, lanes = (_count(data.pop(name)) for name in ("batch", "threads", "lanes"))
+            dense_ms, compiled_ms = (_time(data.pop(name)) for name in ("dense_ms", "compiled_ms"))
             if data:
                 raise ValueError(f"it has unknown parts: {', '.join(map(str, data))}")
             names = [name for group in groups for name in group.layers]
@@ -69,7 +71,7 @@ class Plan:
                 raise ValueError("its layers are not those it gives the weights of")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"the plan is damaged ({error}): make it anew with compile_sparse") from error
-        return cls(groups, weights, **numbers, **times)
+        return cls(groups, weights, batch, threads, lanes, dense_ms, compiled_ms)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write it to a file, whole or not at all."""

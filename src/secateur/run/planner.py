@@ -40,10 +40,10 @@ def compile_sparse(
     """Return a network that computes the same as a pruned `model`, and never slower: for inference on the CPU.
 
     Each linear layer and convolution is timed on an input like `example_input` (several inputs as a tuple), and runs
-    sparse where that is at least 1.1 times as fast; batch norms are folded, and layers that follow each other are joined
-    to one call. Where nothing is gained, a copy of the network with its own layers is returned. What was decided is the
-    attribute `plan`; given as `plan`, it is followed without timing anything. With `shared`, layers of at most 256
-    distinct values read them from a table, which takes half the memory.
+    sparse where that is at least 1.1 times as fast; batch norms are folded, and layers that follow each other are
+    joined to one call. Where nothing is gained, a copy of the network with its own layers is returned. What was decided
+    is the attribute `plan`; given as `plan`, it is followed without timing anything. With `shared`, layers of at most
+    256 distinct values read them from a table, which takes half the memory.
     """
     _require_plain(model)
     inputs = example_input if isinstance(example_input, tuple) else (example_input,)
@@ -57,7 +57,9 @@ def _require_plain(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if parametrize.is_parametrized(module):
             where = f'"{name}"' if name else "the network"
-            raise ValueError(f"the weights of {where} are read through a function: make them plain first (secateur.prune)")
+            raise ValueError(
+                f"the weights of {where} are read through a function: make them plain first (secateur.prune)"
+            )
 
 
 def _evaluating_copy(model: nn.Module) -> nn.Module:
@@ -70,7 +72,9 @@ def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, share
     expected = model(*inputs)
     found = regions(model, len(inputs))
     calls = _record_inputs(model, inputs, found)
-    compiled, groups, weights = model, [], {}
+    compiled: nn.Module = model
+    groups: list[Group] = []
+    weights: dict[str, tuple[tuple[int, ...], int]] = {}
     for region in found:
         seen = calls.get(region.path)
         if seen is None:
@@ -170,7 +174,12 @@ class _Made:
 
 
 def _compile_region(
-    region: Region, inputs: tuple[Any, ...], plan: Plan | None, shared: bool, model: nn.Module, weights: dict[str, Any]
+    region: Region,
+    inputs: tuple[Any, ...],
+    plan: Plan | None,
+    shared: bool,
+    model: nn.Module,
+    weights: dict[str, tuple[tuple[int, ...], int]],
 ) -> _Made:
     graph = region.graph
     note_shapes(graph, inputs)
@@ -238,7 +247,9 @@ def _follow(plan: Plan, found: Sequence[Unit], prefix: str) -> list[Group]:
     return chosen
 
 
-def race(calls: Sequence[Callable[[], object]], *, budget_ms: float = _BUDGET_MS, most: int = _MOST_REPEATS) -> list[float]:
+def race(
+    calls: Sequence[Callable[[], object]], *, budget_ms: float = _BUDGET_MS, most: int = _MOST_REPEATS
+) -> list[float]:
     """Time calls in turns and return the shortest time of each, in milliseconds: noise only ever adds."""
     best = [math.inf] * len(calls)
     start = time.perf_counter()

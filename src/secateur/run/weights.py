@@ -104,7 +104,14 @@ def pack_columns(weight: SparseWeight, block: int, segment: int, *, shared: bool
 
 
 def pack_offsets(
-    weight: SparseWeight, offset: Array, channel: Array, channels: int, block: int, segment: int, *, shared: bool = False
+    weight: SparseWeight,
+    offset: Array,
+    channel: Array,
+    channels: int,
+    block: int,
+    segment: int,
+    *,
+    shared: bool = False,
 ) -> Packed:
     """Order a convolution: in blocks of channels, and for each weight its offset into an image."""
     row, _ = weight.rows_and_columns()
