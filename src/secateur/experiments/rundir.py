@@ -47,6 +47,11 @@ class RunDirectory:
         """How the file was made, and what each step cost, judged on validation images."""
         return self.path / "file.json"
 
+    @property
+    def speed(self) -> Path:
+        """How fast the finished network runs, written by a benchmark after the run."""
+        return self.path / "speed.json"
+
     def inside(self, name: str) -> RunDirectory:
         """Return a directory inside of this one, for what is made out of the run."""
         return RunDirectory(self.path / name)
@@ -95,6 +100,7 @@ _FIELDS = {
     "result.json": ("job", "prunable", "kept", "layers", "parameters", "parameters_kept", "validation", "seconds"),
     "test.json": ("error", "test_images"),
     "file.json": ("job", "compression", "bytes", "fp32_bytes", "validation"),
+    "speed.json": ("network", "threads", "batches"),
 }
 
 

@@ -1,0 +1,460 @@
+"""The truth about speed: a network sparse and dense, layer by layer and whole, beside what the machine allows."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cache, partial
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from secateur.measure import compare_latency, dense_bytes
+from secateur.measure.engines import TOLERANCE, prepare_all
+from secateur.measure.evaluating import evaluating
+from secateur.measure.latency import Clock
+from secateur.run.chain import SparseChain
+from secateur.run.layers import Layer
+from secateur.run.plan import Group, Plan
+from secateur.run.planner import compile_sparse
+
+LEAST_REPEATS = 6  # for an interval of the median at 95 %
+_WARMUP = 3
+_SHORTEST_MS = 0.2  # a turn repeats its call until it takes that long
+_READ_BYTES = tuple(1 << shift for shift in (20, 22, 24, 26, 28))
+_MATRIX = 768
+
+
+# ---- what the machine allows ----
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What dense torch reaches here: how fast it reads so many bytes again and again, and how fast it multiplies."""
+
+    threads: int
+    read_gbs: tuple[tuple[int, float], ...]  # (bytes, GB/s), from the fewest bytes, which caches hold, to the most
+    gflops: float
+
+    def bandwidth(self, working_set: int) -> float:
+        """Return how many GB/s are read if so many bytes take turns."""
+        return next((speed for size, speed in self.read_gbs if working_set <= size), self.read_gbs[-1][1])
+
+    def limit(self, nbytes: int, flops: int, working_set: int) -> Limit:
+        """Return the least time for reading `nbytes` out of a working set and computing `flops`."""
+        by_bytes = nbytes / self.bandwidth(working_set) / 1e6
+        by_flops = flops / self.gflops / 1e6
+        return Limit(by_bytes, "bytes") if by_bytes >= by_flops else Limit(by_flops, "flops")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The least time that a layer could take, and what sets it."""
+
+    ms: float
+    by: Literal["bytes", "flops"]
+
+
+@cache
+def machine(threads: int) -> Machine:
+    """Measure this machine, once in a process for each number of threads: torch must be using that many."""
+    return measure_machine(threads)
+
+
+def measure_machine(
+    threads: int, *, read_bytes: Sequence[int] = _READ_BYTES, matrix: int = _MATRIX, clock: Clock = time.perf_counter
+) -> Machine:
+    """Let torch sum tensors and multiply matrices, and keep the best of a few times: noise only ever adds."""
+    with torch.inference_mode():
+        data = torch.ones(max(read_bytes) // 4)
+        found: list[tuple[int, float]] = []
+        for size in sorted(read_bytes, reverse=True):
+            part = data[: size // 4]
+            seconds = _shortest(part.sum, 3 if size > 1 << 25 else 10, clock)
+            # Fewer bytes can be read at least as fast: it is the call that takes its time.
+            found.append((size, max(size / seconds / 1e9, found[-1][1] if found else 0.0)))
+        square = torch.ones(matrix, matrix)
+        seconds = _shortest(lambda: square @ square, 4, clock)
+    return Machine(threads, tuple(reversed(found)), 2 * matrix**3 / seconds / 1e9)
+
+
+def _shortest(call: Callable[[], object], repeats: int, clock: Clock) -> float:
+    call()
+    best = math.inf
+    for _ in range(repeats):
+        start = clock()
+        call()
+        best = min(best, clock() - start)
+    return best
+
+
+# ---- what was found ----
+
+
+@dataclass(frozen=True)
+class LayerSpeed:
+    """A layer of the dense network: how many weights it has and keeps, and its time within the running network."""
+
+    name: str
+    weights: int
+    kept: int
+    dense_ms: float
+
+
+@dataclass(frozen=True)
+class GroupSpeed:
+    """Layers that run as one sparse call, or one that stays dense (`kernel` is None).
+
+    `sparse_ms` is that call's time within the running network, with the activations and poolings that it took over; of
+    a layer that stays dense, the best time of the sparse ways that lost, if any was tried. `compiled_ms` is what the
+    layers take in the compiled network, whichever way they run there.
+    """
+
+    layers: tuple[LayerSpeed, ...]
+    kernel: str | None
+    sparse_ms: float | None
+    compiled_ms: float
+    limit: Limit | None  # of a sparse call
+
+    @property
+    def dense_ms(self) -> float:
+        """The time of its layers in the dense network."""
+        return sum(layer.dense_ms for layer in self.layers)
+
+    @property
+    def achieved(self) -> float | None:
+        """The share of the limit that a sparse call reaches."""
+        if self.limit is None or not self.sparse_ms:
+            return None
+        return self.limit.ms / self.sparse_ms
+
+
+@dataclass(frozen=True)
+class BatchSpeed:
+    """How fast a network is at one batch size: medians of calls in turns; ratios are taken within a turn."""
+
+    batch: int
+    dense_ms: float
+    sparse_ms: float
+    speedup: float
+    interval: tuple[float, float]  # of the speed-up's median, at 95 %
+    engines_ms: Mapping[str, float]  # other engines, dense
+    groups: tuple[GroupSpeed, ...]
+    plan_s: float
+    sparse_bytes: int  # weights as the kernels and the layers that stay dense read them
+    held_bytes: int  # the same, and what is kept to copy and save the network
+    missing: Mapping[str, str] = field(default_factory=dict)  # engines that cannot be had, and why
+
+    @property
+    def ceiling(self) -> float | None:
+        """Amdahl's: the speed-up if the layers that run sparse took no time; None if nothing else takes any."""
+        rest_ms = self.dense_ms - sum(group.dense_ms for group in self.groups if group.kernel is not None)
+        return self.dense_ms / rest_ms if rest_ms > 0 else None
+
+    @property
+    def other_ms(self) -> tuple[float, float]:
+        """What the two networks spend outside of the layers, dense and compiled."""
+        dense_ms = self.dense_ms - sum(group.dense_ms for group in self.groups)
+        compiled_ms = self.sparse_ms - sum(group.compiled_ms for group in self.groups)
+        return max(dense_ms, 0.0), max(compiled_ms, 0.0)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How fast a network is, at one or more batch sizes. With `density`, its weights are random."""
+
+    network: str
+    threads: int
+    repeats: int
+    density: float | None
+    dense_bytes: int
+    machine: Machine
+    speeds: tuple[BatchSpeed, ...]
+    versions: Mapping[str, str]
+
+    def to_json(self) -> str:
+        """Return all of it as text."""
+        speeds = []
+        for speed in self.speeds:
+            groups = [{**asdict(group), "achieved": group.achieved} for group in speed.groups]
+            speeds.append({**asdict(speed), "ceiling": speed.ceiling, "groups": groups})
+        return json.dumps({**asdict(self), "speeds": speeds}, ensure_ascii=False, allow_nan=False)
+
+    def summary(self) -> dict[str, Any]:
+        """Return the little that a report shows: times to four digits."""
+        return {
+            "network": self.network,
+            "threads": self.threads,
+            "repeats": self.repeats,
+            "dense_bytes": self.dense_bytes,
+            "versions": dict(self.versions),
+            "batches": [
+                {
+                    "batch": speed.batch,
+                    "dense_ms": _short(speed.dense_ms),
+                    "sparse_ms": _short(speed.sparse_ms),
+                    "speedup": _short(speed.speedup),
+                    "ceiling": _short(speed.ceiling),
+                    "sparse_bytes": speed.sparse_bytes,
+                    "engines_ms": {name: _short(ms) for name, ms in speed.engines_ms.items()},
+                    "layers": [
+                        {
+                            "names": [layer.name for layer in group.layers],
+                            "dense_ms": _short(group.dense_ms),
+                            "sparse_ms": _short(group.sparse_ms),
+                            "kernel": group.kernel,
+                        }
+                        for group in speed.groups
+                    ],
+                }
+                for speed in self.speeds
+            ],
+        }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
+
+
+# ---- how it is found ----
+
+
+def bench(
+    model: nn.Module,
+    sample_shape: Sequence[int],
+    *,
+    network: str | None = None,
+    density: float | None = None,
+    batches: Sequence[int] = (1,),
+    threads: int | None = None,
+    repeats: int = 50,
+    engines: Collection[str] = ("eager", "onnxruntime"),
+    clock: Clock = time.perf_counter,
+    observe: Callable[[BatchSpeed], None] | None = None,
+) -> Bench:
+    """Compile a pruned network for each batch size, and time it in turns with the dense one and with other engines.
+
+    Samples are normal random numbers of `sample_shape`. `threads` are torch's own if not given. Eager torch is always
+    there: it is what all is compared with. `network` and `density` are what the result will say about the model;
+    `observe` is told about every batch size once it is measured.
+    """
+    if repeats < LEAST_REPEATS:
+        raise ValueError(f"repeats must be ≥ {LEAST_REPEATS} for an interval of the median, got {repeats}")
+    if not batches or min(batches) < 1:
+        raise ValueError(f"batch sizes must be ≥ 1, got {', '.join(map(str, batches)) or 'none'}")
+    others = [name for name in dict.fromkeys(engines) if name != "eager"]
+    speeds: list[BatchSpeed] = []
+    versions = {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
+    with _threads(threads) as used, evaluating(model):
+        here = machine(used)
+        for batch in batches:
+            x = torch.randn(batch, *sample_shape, generator=torch.Generator().manual_seed(0))
+            speed, found = _bench_batch(model, x, others, repeats, here, clock)
+            versions |= found
+            speeds.append(speed)
+            if observe is not None:
+                observe(speed)
+    name = network or type(model).__name__
+    return Bench(name, used, repeats, density, dense_bytes(model), here, tuple(speeds), versions)
+
+
+@contextmanager
+def _threads(wanted: int | None) -> Iterator[int]:
+    before = torch.get_num_threads()
+    if wanted is not None:
+        torch.set_num_threads(wanted)
+    try:
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+def _bench_batch(
+    model: nn.Module, x: Tensor, others: Sequence[str], repeats: int, here: Machine, clock: Clock
+) -> tuple[BatchSpeed, dict[str, str]]:
+    start = time.perf_counter()
+    fast = compile_sparse(model, x)
+    plan_s = time.perf_counter() - start
+    _require_same_answer(fast, model, x)
+    plan = fast.plan
+    assert isinstance(plan, Plan)
+    engines, missing = prepare_all(model, x, others)
+    dense = Watch({name: _layer(model, name) for group in plan.groups for name in group.layers}, clock)
+    chains = _chains(fast, plan)
+    sparse = Watch({group.layers[0]: chains.get(group) or _layer(fast, group.layers[0]) for group in plan.groups}, clock)
+    with torch.inference_mode():
+        calls = _calls_per_turn(partial(model, x), clock)
+        rivals = {
+            "eager": _turn(partial(model, x), calls),
+            "sparse": _turn(partial(fast, x), calls),
+            **{name: _turn(partial(engine.run, x), calls) for name, engine in engines.items()},
+            # The same two once more, with a clock at every layer: that takes time, so the whole is timed without.
+            "layers of eager": dense.turn(partial(model, x), calls),
+            "layers of sparse": sparse.turn(partial(fast, x), calls),
+        }
+        found = compare_latency(rivals, repeats=repeats, warmup=_WARMUP, clock=clock)
+    ms = {name: comparison.latency.median_ms / calls for name, comparison in found.items()}
+    low, high = found["sparse"].interval
+    dense_ms, compiled_ms = dense.medians_ms(repeats), sparse.medians_ms(repeats)
+    read = {group: _read_bytes(chain) for group, chain in chains.items()}
+    stored = [chain for chain in fast.modules() if isinstance(chain, SparseChain)]
+    rest = dense_bytes(fast) - sum(_stored_bytes(chain) for chain in stored)
+    sparse_bytes = rest + sum(read.values())
+    groups = []
+    for group in plan.groups:
+        first = group.layers[0]
+        limit, tried_ms = None, None if math.isnan(group.sparse_ms) else group.sparse_ms
+        own_ms = compiled_ms.get(first, group.dense_ms if group.kernel is None else group.sparse_ms)
+        if group in chains:
+            moved = read[group] + sparse.moved.get(first, 0)
+            flops = 2 * len(x) * _multiplications(chains[group], sparse.shapes.get(first))
+            limit = here.limit(moved, flops, max(sparse_bytes, moved))
+        layers = tuple(_layer_speed(name, _layer(model, name), dense_ms.get(name, 0.0)) for name in group.layers)
+        kernel = None if group.kernel is None else group.kernel.name
+        groups.append(GroupSpeed(layers, kernel, tried_ms if group.kernel is None else own_ms, own_ms, limit))
+    speed = BatchSpeed(
+        batch=len(x),
+        dense_ms=ms["eager"],
+        sparse_ms=ms["sparse"],
+        speedup=1 / found["sparse"].time_ratio,
+        interval=(1 / high, 1 / low),
+        engines_ms={name: ms[name] for name in engines},
+        groups=tuple(groups),
+        plan_s=plan_s,
+        sparse_bytes=sparse_bytes,
+        held_bytes=sparse_bytes + sum(_stored_bytes(chain) for chain in stored),
+        missing=missing,
+    )
+    return speed, {name: engine.version for name, engine in engines.items()}
+
+
+def _require_same_answer(fast: nn.Module, model: nn.Module, x: Tensor) -> None:
+    """Refuse to time a wrong answer."""
+    with torch.inference_mode():
+        expected, answer = model(x), fast(x)
+    if not isinstance(expected, Tensor):
+        raise TypeError(f"the model must answer with one tensor, got {type(expected).__name__}")
+    difference = (answer - expected).abs().max().item() if expected.numel() else 0.0
+    if not difference <= TOLERANCE * expected.abs().max().item():  # nor NaN
+        raise ValueError(f"the sparse network answers differently from the dense one, by {difference:.1e}: not timed")
+
+
+class Watch:
+    """A clock at some modules of a network, for as long as it is wanted; between, they are as they were."""
+
+    def __init__(self, modules: Mapping[str, nn.Module], clock: Clock = time.perf_counter) -> None:
+        self._clock = clock
+        self._spent: dict[str, float] = {}
+        self._timed = [(module, self._timing(name, module.forward)) for name, module in modules.items()]
+        self._own = [module.__dict__.get("forward") for module in modules.values()]
+        self.rounds: list[dict[str, float]] = []  # milliseconds of a call, by name
+        self.moved: dict[str, int] = {}  # bytes of what a module was given and answered
+        self.shapes: dict[str, tuple[int, ...]] = {}  # of what it was given
+
+    def _timing(self, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        clock, spent = self._clock, self._spent
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = clock()
+            answer = forward(*args, **kwargs)
+            spent[name] = spent.get(name, 0.0) + clock() - start
+            if name not in self.shapes:
+                self.shapes[name] = tuple(args[0].shape)
+                self.moved[name] = sum(one.nbytes for one in (*args, answer) if isinstance(one, Tensor))
+            return answer
+
+        return timed
+
+    def __enter__(self) -> Watch:
+        for module, timed in self._timed:
+            module.__dict__["forward"] = timed  # which is found before that of its class
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for (module, _), own in zip(self._timed, self._own, strict=True):
+            del module.__dict__["forward"]
+            if own is not None:
+                module.__dict__["forward"] = own
+
+    def turn(self, call: Callable[[], object], calls: int) -> Callable[[], None]:
+        """Return a function that calls so many times under the clock, and notes what each module took."""
+
+        def repeated() -> None:
+            self._spent.clear()
+            with self:
+                for _ in range(calls):
+                    call()
+            self.rounds.append({name: seconds * 1e3 / calls for name, seconds in self._spent.items()})
+
+        return repeated
+
+    def medians_ms(self, last: int) -> dict[str, float]:
+        """Return each module's median time over the last rounds; one that is not called has none."""
+        rounds = self.rounds[-last:]
+        return {name: statistics.median(one[name] for one in rounds) for name in (rounds[0] if rounds else {})}
+
+
+def _turn(call: Callable[[], object], calls: int) -> Callable[[], None]:
+    def repeated() -> None:
+        for _ in range(calls):
+            call()
+
+    return repeated
+
+
+def _calls_per_turn(call: Callable[[], object], clock: Clock) -> int:
+    """Return how many calls a turn needs to be long beside the clock's own time."""
+    seconds = _shortest(call, 4, clock)
+    return max(1, math.ceil(_SHORTEST_MS / 1e3 / seconds)) if seconds > 0 else 1
+
+
+def _layer(model: nn.Module, name: str) -> nn.Module:
+    return model if Layer.of_kind(model) else model.get_submodule(name)
+
+
+def _layer_speed(name: str, layer: nn.Module, dense_ms: float) -> LayerSpeed:
+    weight = layer.get_parameter("weight")
+    return LayerSpeed(name, weight.numel(), int(torch.count_nonzero(weight)), dense_ms)
+
+
+def _chains(fast: nn.Module, plan: Plan) -> dict[Group, SparseChain]:
+    """Return the chain that each sparse group of a plan became: both are in the order of the network."""
+    chains = [module for module in fast.modules() if isinstance(module, SparseChain)]
+    found = dict(zip(plan.sparse_groups, chains, strict=True))
+    for group, chain in found.items():
+        shapes = [layer.weight.shape for layer in chain.layers()]
+        assert shapes == [tuple(plan.weights[name][0]) for name in group.layers], f"{group.layers} are out of order"
+    return found
+
+
+def _multiplications(chain: SparseChain, shape: tuple[int, ...] | None) -> int:
+    """Count the multiplications of all layers of a chain, for one of the samples of an input of this shape."""
+    if shape is None:
+        return 0
+    total, sample = 0, shape[1:]
+    for layer in chain.layers():
+        # A linear layer multiplies once for each vector in the sample.
+        vectors = math.prod(sample) // max(layer.inputs, 1) if layer.window is None else 1
+        total += layer.multiplications(sample) * vectors
+        sample = (*sample[:-1], layer.weight.shape[0]) if vectors > 1 else layer.out_shape(sample)
+    return total
+
+
+def _read_bytes(chain: SparseChain) -> int:
+    """Return what is read of a chain's weights: as laid out for the kernels, or else in torch's compressed rows."""
+    layers = chain.layers()
+    rows = sum(8 * layer.weight.count + 4 * (layer.weight.shape[0] + 1) + layer.bias.nbytes for layer in layers)
+    return chain.nbytes() or rows
+
+
+def _stored_bytes(chain: SparseChain) -> int:
+    return sum(buffer.nbytes for buffer in chain.buffers())
