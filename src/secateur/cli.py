@@ -492,8 +492,9 @@ def _bench(words: list[str]) -> int:
     chosen = _parse(Bench, words)
     with _Usage():
         require_subject(chosen.source, density=chosen.density, run=chosen.run)
-        for batch in chosen.batch:
-            _require_at_least(1, batch=batch)
+        if not chosen.batch:
+            raise ValueError("batch needs at least one size, got none")
+        _require_at_least(1, batch=min(chosen.batch))
         _require_at_least(1, threads=chosen.threads)
         _require_at_least(LEAST_REPEATS, repeats=chosen.repeats)
         for engine in chosen.engines:
@@ -501,12 +502,12 @@ def _bench(words: list[str]) -> int:
     what = subject(chosen.source, density=chosen.density, run=chosen.run)
     console = Console(stderr=chosen.json)
     if not chosen.json:
-        print_subject(console, what.name, what.density, chosen.repeats)
+        print_subject(console, what.source, what.network, what.density, chosen.repeats)
     weight = dense_bytes(what.model)
     found = bench(
         what.model,
         what.sample_shape,
-        network=what.name,
+        network=what.network,
         density=what.density,
         batches=chosen.batch,
         threads=chosen.threads,

@@ -21,12 +21,13 @@ DENSITY = 0.1  # of random weights, where none is given
 
 @dataclass(frozen=True)
 class Subject:
-    """A network with the shape of its samples and where it comes from.
+    """A network, what it is called, the shape of its samples, and where it comes from.
 
     With `density`, its weights are random; `directory` is that of the run it belongs to.
     """
 
-    name: str
+    source: str
+    network: str
     model: nn.Module
     sample_shape: tuple[int, ...]
     density: float | None = None
@@ -54,7 +55,7 @@ def subject(source: str, *, density: float | None = None, run: Path | None = Non
     if not _is_path(source):
         density = DENSITY if density is None else density
         model = _keep_at_random_(models.build(source, seed=0), density)
-        return Subject(source, model.eval(), _sample_shape(model, source), density)
+        return Subject(source, source, model.eval(), _sample_shape(model, source), density)
     path, directory = Path(source), None if run is None else RunDirectory(run)
     if path.is_dir():
         directory = directory or RunDirectory(path)
@@ -64,7 +65,8 @@ def subject(source: str, *, density: float | None = None, run: Path | None = Non
         model = load(path)
     if directory is not None and not directory.path.is_dir():
         raise RunError(f"{directory.path} is no directory: give that of a run")
-    return Subject(source, model.float().eval(), _sample_shape(model, source), directory=directory)
+    network = next((name for name, kind in models.MODELS.items() if type(model) is kind), type(model).__name__)
+    return Subject(source, network, model.float().eval(), _sample_shape(model, source), directory=directory)
 
 
 def write_speed(directory: RunDirectory, found: Bench) -> Path:

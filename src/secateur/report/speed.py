@@ -13,14 +13,12 @@ from secateur.run.bench import BatchSpeed, Bench, GroupSpeed, Machine
 _ENGINES = {"compile": "torch.compile", "onnxruntime": "ONNX Runtime"}
 
 
-def print_subject(console: Console, name: str, density: float | None, repeats: int) -> None:
+def print_subject(console: Console, source: str, network: str, density: float | None, repeats: int) -> None:
     """Say what is going to be timed, and plainly so if its weights are random."""
+    name = source if source == network else f"{source}, {network}"
     _say(console, f"{name}: medians of {repeats} turns, in milliseconds")
     if density is not None:
-        _say(
-            console,
-            f"Its weights are random, {density:.3g} of them kept in random places: this network was not trained.",
-        )
+        _say(console, f"Random weights, {100 * density:.3g} % of them kept in random places: nothing here was trained.")
 
 
 def print_batch(console: Console, speed: BatchSpeed, dense_bytes: int) -> None:
