@@ -21,7 +21,7 @@ SHORT = ("--repeats", "6", "--engines", "eager")
 @pytest.fixture(autouse=True)
 def _in_a_directory_with_a_network(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    secateur.save(network(), "model.cut")
+    secateur.save(network(), "model.cut", codec="raw")
 
 
 def network():

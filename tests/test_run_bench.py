@@ -12,7 +12,7 @@ from torch import nn
 
 from secateur import models
 from secateur.measure import count_flops
-from secateur.run import Group, Kernel, Plan, bench
+from secateur.run import Group, Kernel, Plan, bench, kernels
 from secateur.run.bench import BatchSpeed, GroupSpeed, LayerSpeed, Limit, Machine, Watch, measure_machine
 from secateur.run.planner import compile_sparse
 
@@ -250,6 +250,16 @@ def test_a_sparse_call_is_limited_by_what_it_reads_writes_and_multiplies(monkeyp
 
 
 @pytest.mark.usefixtures("_plans_the_first_layer_sparse")
+def test_without_native_kernels_compressed_rows_are_what_is_read(monkeypatch):
+    monkeypatch.setattr(kernels, "chain_routine", lambda: None)
+    model = sparse_(nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 4)), 0.5)
+    (found,) = bench.bench(model, (64,), repeats=6, engines=()).speeds
+    kept, dense = int(model[0].weight.count_nonzero()), (32 * 4 + 4) * 4
+    assert found.sparse_bytes == dense + 8 * kept + 4 * (32 + 1) + 4 * 32  # value and column, row starts, biases
+    assert found.held_bytes == found.sparse_bytes + 8 * kept + 4 * 32
+
+
+@pytest.mark.usefixtures("_plans_the_first_layer_sparse")
 def test_the_weights_of_a_layer_are_counted_in_the_network_as_given():
     model = sparse_(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4)), 0.5)
     found = bench.bench(model, (6,), repeats=6, engines=())
@@ -285,8 +295,9 @@ def test_a_summary_has_what_a_report_shows():
     ]
 
 
-def test_a_lone_layer_can_be_timed():
-    found = bench.bench(sparse_(nn.Linear(400, 300), 0.02), (400,), repeats=6, engines=())
+@pytest.mark.parametrize("density", [0.0, 1.0])
+def test_a_lone_layer_can_be_timed_whichever_way_it_runs(density):
+    found = bench.bench(sparse_(nn.Linear(400, 300), density), (400,), repeats=6, engines=())
     (only,) = found.speeds[0].groups
     assert only.layers[0].weights == 120_000
     assert only.layers[0].dense_ms > 0

@@ -45,7 +45,7 @@ def print_limits(console: Console, found: Bench) -> None:
     groups = [group for speed in found.speeds for group in speed.groups]
     notes = ["", _machine(found.machine)]
     if any(group.limit is not None for group in groups):
-        notes.append("limit: share of it that a sparse layer reaches, by bytes read (b) or by FLOPs (f)")
+        notes.append("limit: share of it that a sparse call reaches; b: by bytes read, f: by FLOPs")
     if any(len(group.layers) > 1 for group in groups):
         notes.append("↓: runs in one call with the layer below")
     if any(group.kernel is None and group.sparse_ms is not None for group in groups):
