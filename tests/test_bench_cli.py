@@ -14,6 +14,7 @@ from secateur.cli import main
 from secateur.experiments.rundir import RunDirectory
 from secateur.measure import engines
 from secateur.measure.engines import EngineError
+from secateur.report.gather import _speed as speed_of_page
 
 SHORT = ("--repeats", "6", "--engines", "eager")
 
@@ -89,10 +90,19 @@ def test_the_result_of_a_run_is_written_beside_it(command):
     assert code == 0
     assert printed.splitlines()[-1] == "wrote run/speed.json"
     read = RunDirectory(Path("run")).read(Path("run/speed.json"))
-    (batch,) = read["batches"]
-    assert (read["network"], read["threads"], batch["batch"]) == ("lenet-300-100", 1, 1)
-    assert {"dense_ms", "sparse_ms", "speedup", "layers"} < set(batch)
-    assert [name for layer in batch["layers"] for name in layer["names"]] == ["fc1", "fc2", "fc3"]
+    assert (read["network"], read["threads"], read["batch"]) == ("lenet-300-100", 1, 1)
+    assert list(read["layers"]) == ["fc1.weight", "fc2.weight", "fc3.weight"]
+    assert all(times["dense_ms"] > 0 and times["sparse_ms"] > 0 for times in read["layers"].values())
+
+
+def test_the_report_page_reads_what_was_written(command):
+    found = speed_of_page({"dense_ms": 1.0, "sparse_ms": 1.0})
+    assert found.layers == {}
+    assert command("bench", "model.cut", *SHORT, "--run", ".")[0] == 0
+    written = json.loads(Path("speed.json").read_text())
+    found = speed_of_page(written)
+    assert (found.dense_ms, found.sparse_ms, found.batch) == (written["dense_ms"], written["sparse_ms"], 1)
+    assert list(found.layers) == ["fc1.weight", "fc2.weight", "fc3.weight"]
 
 
 def test_a_file_can_be_timed_for_the_run_it_belongs_to(command):

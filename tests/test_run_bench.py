@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -56,7 +57,7 @@ def test_this_machine_is_measured_once():
 
 def group(dense_ms, sparse_ms, kernel="sample", compiled_ms=None, limit=None, name="layer"):
     compiled_ms = sparse_ms if compiled_ms is None else compiled_ms
-    return GroupSpeed((LayerSpeed(name, 100, 10, dense_ms),), kernel, sparse_ms, compiled_ms, limit)
+    return GroupSpeed((LayerSpeed(name, 100, 10, dense_ms, sparse_ms),), kernel, sparse_ms, compiled_ms, limit)
 
 
 def speed(dense_ms, sparse_ms, *groups):
@@ -105,7 +106,7 @@ def test_a_chain_multiplies_as_often_as_the_ruler_counts():
     fast = compile_sparse(model, x, plan=plan_of(model, [("conv1", "conv2"), ("fc3", "fc4")]))
     chains = list(bench._chains(fast, fast.plan).values())
     shapes = [x.shape, (3, 50, 4, 4)]
-    counted = [bench._multiplications(chain, tuple(shape)) for chain, shape in zip(chains, shapes, strict=True)]
+    counted = [sum(bench._multiplications(chain, tuple(shape))) for chain, shape in zip(chains, shapes, strict=True)]
     assert 3 * sum(counted) == count_flops(model, x).sparse_macs
 
 
@@ -114,7 +115,7 @@ def test_a_linear_layer_multiplies_once_for_every_vector_of_a_sample():
     x = torch.randn(2, 7, 6)
     fast = compile_sparse(model, x, plan=plan_of(model, [("0", "2")]))
     (chain,) = bench._chains(fast, fast.plan).values()
-    assert 2 * bench._multiplications(chain, tuple(x.shape)) == count_flops(model, x).sparse_macs
+    assert 2 * sum(bench._multiplications(chain, tuple(x.shape))) == count_flops(model, x).sparse_macs
 
 
 def sparse_(model, density):
@@ -280,19 +281,30 @@ def test_what_is_found_is_json_without_holes():
 
 
 def test_a_summary_has_what_a_report_shows():
-    found = speed(10.0, 2.0, group(6.00001, 1.0), group(2.0, None, kernel=None, compiled_ms=2.0, name="other"))
-    whole = bench.Bench("tiny", 1, 6, None, 99, HERE, (found,), {"torch": "2"})
-    (batch,) = whole.summary()["batches"]
-    assert {key: batch[key] for key in ("batch", "dense_ms", "sparse_ms", "speedup")} == {
-        "batch": 1,
-        "dense_ms": 10.0,
-        "sparse_ms": 2.0,
-        "speedup": 5.0,
+    small = speed(10.0, 2.0, group(6.00001, 1.0), group(2.0, None, kernel=None, compiled_ms=1.5, name="other"))
+    large = replace(speed(30.0, 10.0), batch=64)
+    found = bench.Bench("tiny", 1, 6, None, 99, HERE, (small, large), {"torch": "2"}).summary()
+    shown = {"batch": 1, "threads": 1, "dense_ms": 10.0, "sparse_ms": 2.0, "speedup": 5.0}
+    assert shown.items() <= found.items()
+    assert found["layers"] == {
+        "layer.weight": {"dense_ms": 6.0, "sparse_ms": 1.0},
+        "other.weight": {"dense_ms": 2.0, "sparse_ms": 1.5},  # which it takes in the sparse network
     }
-    assert batch["layers"] == [
-        {"names": ["layer"], "dense_ms": 6.0, "sparse_ms": 1.0, "kernel": "sample"},
-        {"names": ["other"], "dense_ms": 2.0, "sparse_ms": None, "kernel": None},
-    ]
+    assert [(one["batch"], one["speedup"]) for one in found["batches"]] == [(1, 5.0), (64, 3.0)]
+
+
+def test_joined_layers_have_times_of_their_own(monkeypatch):
+    def compile_joined(model, x):
+        return compile_sparse(model, x, plan=plan_of(model, [("conv1", "conv2", "fc3", "fc4")]))
+
+    monkeypatch.setattr(bench, "compile_sparse", compile_joined)
+    model = sparse_(models.build("lenet-5", seed=0), 0.3)
+    model.fc3.bias.data += 1  # so that no unit is zero
+    found = bench.bench(model, model.input_shape, batches=(3,), repeats=6, engines=())
+    (joined,) = found.speeds[0].groups
+    assert [layer.name for layer in joined.layers] == ["conv1", "conv2", "fc3", "fc4"]
+    assert all(layer.sparse_ms > 0 and layer.dense_ms > 0 for layer in joined.layers)
+    assert joined.sparse_ms == joined.compiled_ms > 0
 
 
 @pytest.mark.parametrize("density", [0.0, 1.0])

@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from secateur.run.bench import BatchSpeed, Bench, GroupSpeed, Machine
+from secateur.run.bench import BatchSpeed, Bench, GroupSpeed, LayerSpeed, Machine
 
 _ENGINES = {"compile": "torch.compile", "onnxruntime": "ONNX Runtime"}
 
@@ -47,7 +47,7 @@ def print_limits(console: Console, found: Bench) -> None:
     if any(group.limit is not None for group in groups):
         notes.append("limit: share of it that a sparse call reaches; b: by bytes read, f: by FLOPs")
     if any(len(group.layers) > 1 for group in groups):
-        notes.append("↓: runs in one call with the layer below")
+        notes.append("└ in one call: the layers above are joined; each was also timed as a call of its own")
     if any(group.kernel is None and group.sparse_ms is not None for group in groups):
         notes.append("(time): the best sparse way of a layer that stays dense, as it does not win by 1.1×")
     for note in notes:
@@ -74,17 +74,25 @@ def layer_table(speed: BatchSpeed) -> Table:
 
 
 def _rows(group: GroupSpeed) -> Iterator[tuple[str, ...]]:
-    last = len(group.layers) - 1
-    for index, layer in enumerate(group.layers):
-        own = (layer.name, f"{layer.kept / layer.weights:.1%}" if layer.weights else "–", _ms(layer.dense_ms))
-        if group.kernel is None:
-            yield *own, "" if group.sparse_ms is None else f"({_ms(group.sparse_ms)})", "", "dense", ""
-        elif index < last:
-            yield *own, "↓", "", "", ""
-        else:
-            assert group.sparse_ms is not None
-            faster = f"{group.dense_ms / group.sparse_ms:.2f}×" if group.sparse_ms else "–"
-            yield *own, _ms(group.sparse_ms), faster, group.kernel, _achieved(group)
+    """Yield a row for each layer, and one for their common call if they have one."""
+    alone = len(group.layers) == 1
+    result = ("dense", "") if group.kernel is None else (group.kernel, _achieved(group))
+    for layer in group.layers:
+        kept = f"{layer.kept / layer.weights:.1%}" if layer.weights else "–"
+        times = _dense_times(layer) if group.kernel is None else _times(layer.dense_ms, layer.sparse_ms)
+        yield layer.name, kept, *times, *(result if alone else ("", ""))
+    if not alone:
+        yield "└ in one call", "", *_times(group.dense_ms, group.sparse_ms), *result
+
+
+def _dense_times(layer: LayerSpeed) -> tuple[str, str, str]:
+    return _ms(layer.dense_ms), "" if layer.sparse_ms is None else f"({_ms(layer.sparse_ms)})", ""
+
+
+def _times(dense_ms: float, sparse_ms: float | None) -> tuple[str, str, str]:
+    if not sparse_ms:
+        return _ms(dense_ms), "–", "–"
+    return _ms(dense_ms), _ms(sparse_ms), f"{dense_ms / sparse_ms:.2f}×"
 
 
 def _achieved(group: GroupSpeed) -> str:

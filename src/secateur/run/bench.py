@@ -100,12 +100,17 @@ def _shortest(call: Callable[[], object], repeats: int, clock: Clock) -> float:
 
 @dataclass(frozen=True)
 class LayerSpeed:
-    """A layer of the dense network: how many weights it has and keeps, and its time within the running network."""
+    """A layer: how many weights it has and keeps, its time within the running dense network, and its sparse time.
+
+    Where layers run as one call, `sparse_ms` is what this one would take as a call of its own. Of a layer that stays
+    dense, it is the best time of the sparse ways that lost, if any was tried.
+    """
 
     name: str
     weights: int
     kept: int
     dense_ms: float
+    sparse_ms: float | None
 
 
 @dataclass(frozen=True)
@@ -208,35 +213,42 @@ class Bench:
         return json.dumps({**asdict(self), "speeds": speeds}, ensure_ascii=False, allow_nan=False)
 
     def summary(self) -> dict[str, Any]:
-        """Return the little that a report shows: times to four digits."""
+        """Return the little that a report shows, times to four digits: the first batch size, then all without layers.
+
+        Layers go by the names of their weights. The sparse time of one that stays dense is its time in the sparse
+        network.
+        """
+        first = self.speeds[0]
         return {
             "network": self.network,
             "threads": self.threads,
             "repeats": self.repeats,
-            "dense_bytes": self.dense_bytes,
             "versions": dict(self.versions),
-            "batches": [
-                {
-                    "batch": speed.batch,
-                    "dense_ms": _short(speed.dense_ms),
-                    "sparse_ms": _short(speed.sparse_ms),
-                    "speedup": _short(speed.speedup),
-                    "ceiling": _short(speed.ceiling),
-                    "sparse_bytes": speed.sparse_bytes,
-                    "engines_ms": {name: _short(ms) for name, ms in speed.engines_ms.items()},
-                    "layers": [
-                        {
-                            "names": [layer.name for layer in group.layers],
-                            "dense_ms": _short(group.dense_ms),
-                            "sparse_ms": _short(group.sparse_ms),
-                            "kernel": group.kernel,
-                        }
-                        for group in speed.groups
-                    ],
+            "dense_bytes": self.dense_bytes,
+            **_whole(first),
+            "layers": {
+                f"{layer.name}.weight": {
+                    "dense_ms": _short(layer.dense_ms),
+                    "sparse_ms": _short(group.compiled_ms if group.kernel is None else layer.sparse_ms),
                 }
-                for speed in self.speeds
-            ],
+                for group in first.groups
+                for layer in group.layers
+            },
+            "batches": [_whole(speed) for speed in self.speeds],
         }
+
+
+def _whole(speed: BatchSpeed) -> dict[str, Any]:
+    return {
+        "batch": speed.batch,
+        "dense_ms": _short(speed.dense_ms),
+        "sparse_ms": _short(speed.sparse_ms),
+        "speedup": _short(speed.speedup),
+        "ceiling": _short(speed.ceiling),
+        "fused_ceiling": _short(speed.fused_ceiling),
+        "sparse_bytes": speed.sparse_bytes,
+        "engines_ms": {name: _short(ms) for name, ms in speed.engines_ms.items()},
+    }
 
 
 def _short(value: float | None) -> float | None:
@@ -332,15 +344,22 @@ def _bench_batch(
     groups = []
     for group in plan.groups:
         first = group.layers[0]
-        limit, tried_ms = None, None if math.isnan(group.sparse_ms) else group.sparse_ms
+        limit, sparse_ms = None, None if math.isnan(group.sparse_ms) else group.sparse_ms
         own_ms = compiled_ms.get(first, group.dense_ms if group.kernel is None else group.sparse_ms)
+        alone_ms: list[float | None] = [sparse_ms]
         if group in chains:
+            chain, shape = chains[group], sparse.shapes.get(first)
             moved = read[group] + sparse.moved.get(first, 0)
-            flops = 2 * len(x) * _multiplications(chains[group], sparse.shapes.get(first))
+            flops = 2 * len(x) * sum(_multiplications(chain, shape))
             limit = here.limit(moved, flops, max(sparse_bytes, moved))
-        layers = tuple(_layer_speed(name, _layer(model, name), dense_ms.get(name, 0.0)) for name in group.layers)
+            sparse_ms = own_ms
+            alone_ms = [own_ms] if len(group.layers) == 1 else _alone_ms(chain, shape, repeats, clock)
+        layers = tuple(
+            _layer_speed(name, _layer(model, name), dense_ms.get(name, 0.0), alone)
+            for name, alone in zip(group.layers, alone_ms, strict=True)
+        )
         kernel = None if group.kernel is None else group.kernel.name
-        groups.append(GroupSpeed(layers, kernel, tried_ms if group.kernel is None else own_ms, own_ms, limit))
+        groups.append(GroupSpeed(layers, kernel, sparse_ms, own_ms, limit))
     speed = BatchSpeed(
         batch=len(x),
         dense_ms=ms["eager"],
@@ -443,9 +462,9 @@ def _layer(model: nn.Module, name: str) -> nn.Module:
     return model if Layer.of_kind(model) else model.get_submodule(name)
 
 
-def _layer_speed(name: str, layer: nn.Module, dense_ms: float) -> LayerSpeed:
+def _layer_speed(name: str, layer: nn.Module, dense_ms: float, sparse_ms: float | None) -> LayerSpeed:
     weight = layer.get_parameter("weight")
-    return LayerSpeed(name, weight.numel(), int(torch.count_nonzero(weight)), dense_ms)
+    return LayerSpeed(name, weight.numel(), int(torch.count_nonzero(weight)), dense_ms, sparse_ms)
 
 
 def _chains(fast: nn.Module, plan: Plan) -> dict[Group, SparseChain]:
@@ -458,17 +477,46 @@ def _chains(fast: nn.Module, plan: Plan) -> dict[Group, SparseChain]:
     return found
 
 
-def _multiplications(chain: SparseChain, shape: tuple[int, ...] | None) -> int:
-    """Count the multiplications of all layers of a chain, for one of the samples of an input of this shape."""
-    if shape is None:
-        return 0
-    total, sample = 0, shape[1:]
+def _samples(chain: SparseChain, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the shape of the samples that each layer of a chain is given, for an input of this shape."""
+    samples, sample = [], shape[1:]
     for layer in chain.layers():
-        # A linear layer multiplies once for each vector in the sample.
-        vectors = math.prod(sample) // max(layer.inputs, 1) if layer.window is None else 1
-        total += layer.multiplications(sample) * vectors
-        sample = (*sample[:-1], layer.weight.shape[0]) if vectors > 1 else layer.out_shape(sample)
-    return total
+        samples.append(sample)
+        sample = (*sample[:-1], layer.weight.shape[0]) if _vectors(layer, sample) > 1 else layer.out_shape(sample)
+    return samples
+
+
+def _vectors(layer: Layer, sample: tuple[int, ...]) -> int:
+    """Count how often a layer is applied to a sample: a linear one to every vector in it."""
+    return math.prod(sample) // max(layer.inputs, 1) if layer.window is None else 1
+
+
+def _multiplications(chain: SparseChain, shape: tuple[int, ...] | None) -> list[int]:
+    """Count the multiplications of each layer of a chain, for one of the samples of an input of this shape."""
+    if shape is None:
+        return []
+    given = zip(chain.layers(), _samples(chain, shape), strict=True)
+    return [layer.multiplications(sample) * _vectors(layer, sample) for layer, sample in given]
+
+
+def _alone_ms(chain: SparseChain, shape: tuple[int, ...] | None, repeats: int, clock: Clock) -> list[float | None]:
+    """Return the median time of each layer of a chain, as a call of its own, in turns."""
+    if shape is None:
+        return [None] * len(chain.layers())
+    calls = []
+    for layer, sample in zip(chain.layers(), _samples(chain, shape), strict=True):
+        alone = SparseChain([layer], chain.kernel, flattens=_vectors(layer, sample) == 1)
+        call = partial(alone, torch.randn(shape[0], *sample))
+        calls.append((call, _calls_per_turn(call, clock)))
+    times_ms: list[list[float]] = [[] for _ in calls]
+    with torch.inference_mode():
+        for _ in range(_WARMUP + repeats):
+            for own, (call, often) in zip(times_ms, calls, strict=True):
+                start = clock()
+                for _ in range(often):
+                    call()
+                own.append((clock() - start) * 1e3 / often)
+    return [statistics.median(own[_WARMUP:]) for own in times_ms]
 
 
 def _read_bytes(chain: SparseChain) -> int:
