@@ -324,6 +324,10 @@ def _bench_batch(
         {group.layers[0]: chains.get(group) or _layer(fast, group.layers[0]) for group in plan.groups}, clock
     )
     with torch.inference_mode():
+        with sparse:
+            fast(x)  # which tells the shapes
+        apart = _alone(chains, sparse.shapes)
+        alone = Watch({name: chain for name, (chain, _) in apart.items()}, clock)
         calls = _calls_per_turn(partial(model, x), clock)
         rivals = {
             "eager": _turn(partial(model, x), calls),
@@ -332,11 +336,12 @@ def _bench_batch(
             # The same two once more, with a clock at every layer: that takes time, so the whole is timed without.
             "layers of eager": dense.turn(partial(model, x), calls),
             "layers of sparse": sparse.turn(partial(fast, x), calls),
+            "joined layers, apart": alone.turn(partial(_one_by_one, apart.values()), calls),
         }
         found = compare_latency(rivals, repeats=repeats, warmup=_WARMUP, clock=clock)
     ms = {name: comparison.latency.median_ms / calls for name, comparison in found.items()}
     low, high = found["sparse"].interval
-    dense_ms, compiled_ms = dense.medians_ms(repeats), sparse.medians_ms(repeats)
+    dense_ms, compiled_ms, apart_ms = (watch.medians_ms(repeats) for watch in (dense, sparse, alone))
     read = {group: _read_bytes(chain) for group, chain in chains.items()}
     stored = [chain for chain in fast.modules() if isinstance(chain, SparseChain)]
     rest = dense_bytes(fast) - sum(_stored_bytes(chain) for chain in stored)
@@ -346,17 +351,20 @@ def _bench_batch(
         first = group.layers[0]
         limit, sparse_ms = None, None if math.isnan(group.sparse_ms) else group.sparse_ms
         own_ms = compiled_ms.get(first, group.dense_ms if group.kernel is None else group.sparse_ms)
-        alone_ms: list[float | None] = [sparse_ms]
         if group in chains:
             chain, shape = chains[group], sparse.shapes.get(first)
             moved = read[group] + sparse.moved.get(first, 0)
             flops = 2 * len(x) * sum(_multiplications(chain, shape))
             limit = here.limit(moved, flops, max(sparse_bytes, moved))
             sparse_ms = own_ms
-            alone_ms = [own_ms] if len(group.layers) == 1 else _alone_ms(chain, shape, repeats, clock)
         layers = tuple(
-            _layer_speed(name, _layer(model, name), dense_ms.get(name, 0.0), alone)
-            for name, alone in zip(group.layers, alone_ms, strict=True)
+            _layer_speed(
+                name,
+                _layer(model, name),
+                dense_ms.get(name, 0.0),
+                sparse_ms if len(group.layers) == 1 else apart_ms.get(name),
+            )
+            for name in group.layers
         )
         kernel = None if group.kernel is None else group.kernel.name
         groups.append(GroupSpeed(layers, kernel, sparse_ms, own_ms, limit))
@@ -499,24 +507,24 @@ def _multiplications(chain: SparseChain, shape: tuple[int, ...] | None) -> list[
     return [layer.multiplications(sample) * _vectors(layer, sample) for layer, sample in given]
 
 
-def _alone_ms(chain: SparseChain, shape: tuple[int, ...] | None, repeats: int, clock: Clock) -> list[float | None]:
-    """Return the median time of each layer of a chain, as a call of its own, in turns."""
-    if shape is None:
-        return [None] * len(chain.layers())
-    calls = []
-    for layer, sample in zip(chain.layers(), _samples(chain, shape), strict=True):
-        alone = SparseChain([layer], chain.kernel, flattens=_vectors(layer, sample) == 1)
-        call = partial(alone, torch.randn(shape[0], *sample))
-        calls.append((call, _calls_per_turn(call, clock)))
-    times_ms: list[list[float]] = [[] for _ in calls]
-    with torch.inference_mode():
-        for _ in range(_WARMUP + repeats):
-            for own, (call, often) in zip(times_ms, calls, strict=True):
-                start = clock()
-                for _ in range(often):
-                    call()
-                own.append((clock() - start) * 1e3 / often)
-    return [statistics.median(own[_WARMUP:]) for own in times_ms]
+def _alone(
+    chains: Mapping[Group, SparseChain], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[SparseChain, Tensor]]:
+    """Return the layers that share a call with others as calls of their own, by name."""
+    calls = {}
+    for group, chain in chains.items():
+        shape = shapes.get(group.layers[0])
+        if len(group.layers) == 1 or shape is None:
+            continue
+        for name, layer, sample in zip(group.layers, chain.layers(), _samples(chain, shape), strict=True):
+            alone = SparseChain([layer], chain.kernel, flattens=_vectors(layer, sample) == 1)
+            calls[name] = (alone, torch.randn(shape[0], *sample))
+    return calls
+
+
+def _one_by_one(calls: Collection[tuple[SparseChain, Tensor]]) -> None:
+    for chain, x in calls:
+        chain(x)
 
 
 def _read_bytes(chain: SparseChain) -> int:
