@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import save_file
 
 import secateur
@@ -15,6 +16,9 @@ from secateur.experiments.rundir import RunDirectory
 from secateur.measure import engines
 from secateur.measure.engines import EngineError
 from secateur.report.gather import _speed as speed_of_page
+from secateur.report.speed import print_batch
+from secateur.run.bench import BatchSpeed, GroupSpeed, LayerSpeed
+from secateur.run.machine import Limit
 
 SHORT = ("--repeats", "6", "--engines", "eager")
 
@@ -66,6 +70,38 @@ def test_a_file_is_timed_layer_by_layer_in_eighty_columns(command):
     words = " ".join(printed.split())
     assert "Limits are what dense torch reaches here on 1 thread: " in words
     assert "andom weights" not in words
+
+
+def test_every_number_of_a_table_has_its_place(capsys):
+    joined = tuple(LayerSpeed(name, 200, 20, ms, 0.5) for name, ms in (("conv1", 3.0), ("conv2", 1.0)))
+    groups = (
+        GroupSpeed(joined, "panel 32", 0.8, 0.8, Limit(0.2, "flops")),
+        GroupSpeed((LayerSpeed("fc1", 1000, 32, 25.0, 2.0),), "sample", 2.0, 2.0, Limit(1.5, "bytes")),
+        GroupSpeed((LayerSpeed("fc2", 10, 6, 0.125, 0.25),), None, 0.25, 0.125, None),
+    )
+    found = BatchSpeed(
+        8, 30.0, 3.0, 10.0, (9.5, 10.5), {"compile": 15.0}, groups, 0.26, 1000, 1500, {"onnxruntime": "no"}
+    )
+    print_batch(Console(width=80), found, 4000)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "batch 8, planned in 0.3 s"
+    assert lines[4:] == [
+        "conv1 10.0% 3.000 0.5000 6.00×",
+        "conv2 10.0% 1.000 0.5000 2.00×",
+        "└ in one call 4.000 0.8000 5.00× panel 32 25% f",
+        "fc1 3.2% 25.00 2.000 12.50× sample 75% b",
+        "fc2 60.0% 0.1250 (0.2500) dense",
+        "everything else 0.8750 0.0750",
+        "whole network 30.00 3.000 10.00×",
+        "",
+        "Sparse 3.000 ms; torch eager 30.00 ms: 10.00× (95 % interval 9.50× to 10.50×)",
+        "torch.compile, dense, 15.00 ms: 5.00×",
+        "Amdahl's ceiling, if the layers that run sparse took no time: 30.00×; with the",
+        "activations, poolings and norms that they took over: 150.00×",
+        "Weights: 4,000 bytes dense, 1,000 sparse (4.0× less); 1,500 with the copy that",
+        "is saved",
+        "Without ONNX Runtime: no",
+    ]
 
 
 def test_json_is_all_that_is_printed(command):

@@ -14,8 +14,10 @@ from torch import nn
 from secateur import models
 from secateur.measure import count_flops
 from secateur.run import Group, Kernel, Plan, bench, kernels
-from secateur.run.bench import BatchSpeed, GroupSpeed, LayerSpeed, Limit, Machine, Watch, measure_machine
+from secateur.run.bench import BatchSpeed, GroupSpeed, LayerSpeed
+from secateur.run.machine import Limit, Machine, machine, measure_machine
 from secateur.run.planner import compile_sparse
+from secateur.run.watch import Watch
 
 HERE = Machine(1, ((1 << 20, 50.0), (1 << 28, 10.0)), 100.0)
 
@@ -46,10 +48,10 @@ def test_a_machine_is_measured_by_bytes_and_flops_over_the_shortest_time():
 
 
 def test_this_machine_is_measured_once():
-    assert bench.machine(1) is bench.machine(1)
-    speeds = [speed for _, speed in bench.machine(1).read_gbs]
+    assert machine(1) is machine(1)
+    speeds = [speed for _, speed in machine(1).read_gbs]
     assert speeds == sorted(speeds, reverse=True)
-    assert bench.machine(1).gflops > 0
+    assert machine(1).gflops > 0
 
 
 # ---- ceilings ----

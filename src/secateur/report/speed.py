@@ -8,7 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from secateur.run.bench import BatchSpeed, Bench, GroupSpeed, LayerSpeed, Machine
+from secateur.run.bench import BatchSpeed, Bench, GroupSpeed, LayerSpeed
+from secateur.run.machine import Machine
 
 _ENGINES = {"compile": "torch.compile", "onnxruntime": "ONNX Runtime"}
 

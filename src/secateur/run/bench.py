@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import cache, partial
-from types import TracebackType
-from typing import Any, Literal
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,77 +20,14 @@ from secateur.measure.evaluating import evaluating
 from secateur.measure.latency import Clock
 from secateur.run.chain import SparseChain
 from secateur.run.layers import Layer
+from secateur.run.machine import Limit, Machine, machine, shortest
 from secateur.run.plan import Group, Plan
 from secateur.run.planner import compile_sparse
+from secateur.run.watch import Watch
 
 LEAST_REPEATS = 6  # for an interval of the median at 95 %
 _WARMUP = 3
 _SHORTEST_MS = 0.2  # a turn repeats its call until it takes that long
-_READ_BYTES = tuple(1 << shift for shift in range(20, 29))  # from what a cache holds to what none does
-_MATRIX = 768
-
-
-# ---- what the machine allows ----
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What dense torch reaches here: how fast it reads so many bytes again and again, and how fast it multiplies."""
-
-    threads: int
-    read_gbs: tuple[tuple[int, float], ...]  # (bytes, GB/s), from the fewest bytes, which caches hold, to the most
-    gflops: float
-
-    def bandwidth(self, working_set: int) -> float:
-        """Return how many GB/s are read if so many bytes take turns."""
-        return next((speed for size, speed in self.read_gbs if working_set <= size), self.read_gbs[-1][1])
-
-    def limit(self, nbytes: int, flops: int, working_set: int) -> Limit:
-        """Return the least time for reading `nbytes` out of a working set and computing `flops`."""
-        by_bytes = nbytes / self.bandwidth(working_set) / 1e6
-        by_flops = flops / self.gflops / 1e6
-        return Limit(by_bytes, "bytes") if by_bytes >= by_flops else Limit(by_flops, "flops")
-
-
-@dataclass(frozen=True)
-class Limit:
-    """The least time that a layer could take, and what sets it."""
-
-    ms: float
-    by: Literal["bytes", "flops"]
-
-
-@cache
-def machine(threads: int) -> Machine:
-    """Measure this machine, once in a process for each number of threads: torch must be using that many."""
-    return measure_machine(threads)
-
-
-def measure_machine(
-    threads: int, *, read_bytes: Sequence[int] = _READ_BYTES, matrix: int = _MATRIX, clock: Clock = time.perf_counter
-) -> Machine:
-    """Let torch sum tensors and multiply matrices, and keep the best of a few times: noise only ever adds."""
-    with torch.inference_mode():
-        data = torch.ones(max(read_bytes) // 4)
-        found: list[tuple[int, float]] = []
-        for size in sorted(read_bytes, reverse=True):
-            part = data[: size // 4]
-            seconds = _shortest(part.sum, 4 if size > 1 << 25 else 10, clock)
-            # Fewer bytes can be read at least as fast: it is the call that takes its time.
-            found.append((size, max(size / seconds / 1e9, found[-1][1] if found else 0.0)))
-        square = torch.ones(matrix, matrix)
-        seconds = _shortest(lambda: square @ square, 4, clock)
-    return Machine(threads, tuple(reversed(found)), 2 * matrix**3 / seconds / 1e9)
-
-
-def _shortest(call: Callable[[], object], repeats: int, clock: Clock) -> float:
-    call()
-    best = math.inf
-    for _ in range(repeats):
-        start = clock()
-        call()
-        best = min(best, clock() - start)
-    return best
 
 
 # ---- what was found ----
@@ -326,8 +261,8 @@ def _bench_batch(
     with torch.inference_mode():
         with sparse:
             fast(x)  # which tells the shapes
-        apart = _alone(chains, sparse.shapes)
-        alone = Watch({name: chain for name, (chain, _) in apart.items()}, clock)
+        alone = _alone(chains, sparse.shapes)
+        apart = Watch({name: chain for name, (chain, _) in alone.items()}, clock)
         calls = _calls_per_turn(partial(model, x), clock)
         rivals = {
             "eager": _turn(partial(model, x), calls),
@@ -336,38 +271,33 @@ def _bench_batch(
             # The same two once more, with a clock at every layer: that takes time, so the whole is timed without.
             "layers of eager": dense.turn(partial(model, x), calls),
             "layers of sparse": sparse.turn(partial(fast, x), calls),
-            "joined layers, apart": alone.turn(partial(_one_by_one, apart.values()), calls),
+            "joined layers, apart": apart.turn(partial(_one_by_one, alone.values()), calls),
         }
         found = compare_latency(rivals, repeats=repeats, warmup=_WARMUP, clock=clock)
     ms = {name: comparison.latency.median_ms / calls for name, comparison in found.items()}
     low, high = found["sparse"].interval
-    dense_ms, compiled_ms, apart_ms = (watch.medians_ms(repeats) for watch in (dense, sparse, alone))
-    read = {group: _read_bytes(chain) for group, chain in chains.items()}
-    stored = [chain for chain in fast.modules() if isinstance(chain, SparseChain)]
-    rest = dense_bytes(fast) - sum(_stored_bytes(chain) for chain in stored)
-    sparse_bytes = rest + sum(read.values())
-    groups = []
-    for group in plan.groups:
-        first = group.layers[0]
-        limit, sparse_ms = None, None if math.isnan(group.sparse_ms) else group.sparse_ms
-        own_ms = compiled_ms.get(first, group.dense_ms if group.kernel is None else group.sparse_ms)
-        if group in chains:
-            chain, shape = chains[group], sparse.shapes.get(first)
-            moved = read[group] + sparse.moved.get(first, 0)
-            flops = 2 * len(x) * sum(_multiplications(chain, shape))
+    stored_bytes = sum(_stored_bytes(chain) for chain in chains.values())
+    sparse_bytes = dense_bytes(fast) - stored_bytes + sum(_read_bytes(chain) for chain in chains.values())
+
+    def speed_of(group: Group) -> GroupSpeed:
+        first, chain = group.layers[0], chains.get(group)
+        own_ms = compiled_ms.get(first, group.dense_ms if chain is None else group.sparse_ms)
+        sparse_ms = own_ms if chain is not None else None if math.isnan(group.sparse_ms) else group.sparse_ms
+        limit = None
+        if chain is not None:
+            moved = _read_bytes(chain) + sparse.moved.get(first, 0)
+            flops = 2 * len(x) * sum(_multiplications(chain, sparse.shapes.get(first)))
             limit = here.limit(moved, flops, max(sparse_bytes, moved))
-            sparse_ms = own_ms
-        layers = tuple(
-            _layer_speed(
-                name,
-                _layer(model, name),
-                dense_ms.get(name, 0.0),
-                sparse_ms if len(group.layers) == 1 else apart_ms.get(name),
-            )
-            for name in group.layers
-        )
+        layers = []
+        for name in group.layers:
+            weight = _layer(model, name).get_parameter("weight")
+            alone_ms = sparse_ms if len(group.layers) == 1 else apart_ms.get(name)
+            kept = int(torch.count_nonzero(weight))
+            layers.append(LayerSpeed(name, weight.numel(), kept, dense_ms.get(name, 0.0), alone_ms))
         kernel = None if group.kernel is None else group.kernel.name
-        groups.append(GroupSpeed(layers, kernel, sparse_ms, own_ms, limit))
+        return GroupSpeed(tuple(layers), kernel, sparse_ms, own_ms, limit)
+
+    dense_ms, compiled_ms, apart_ms = (watch.medians_ms(repeats) for watch in (dense, sparse, apart))
     speed = BatchSpeed(
         batch=len(x),
         dense_ms=ms["eager"],
@@ -375,10 +305,10 @@ def _bench_batch(
         speedup=1 / found["sparse"].time_ratio,
         interval=(1 / high, 1 / low),
         engines_ms={name: ms[name] for name in engines},
-        groups=tuple(groups),
+        groups=tuple(speed_of(group) for group in plan.groups),
         plan_s=plan_s,
         sparse_bytes=sparse_bytes,
-        held_bytes=sparse_bytes + sum(_stored_bytes(chain) for chain in stored),
+        held_bytes=sparse_bytes + stored_bytes,
         missing=missing,
     )
     return speed, {name: engine.version for name, engine in engines.items()}
@@ -395,63 +325,6 @@ def _require_same_answer(fast: nn.Module, model: nn.Module, x: Tensor) -> None:
         raise ValueError(f"the sparse network answers differently from the dense one, by {difference:.1e}: not timed")
 
 
-class Watch:
-    """A clock at some modules of a network, for as long as it is wanted; between, they are as they were."""
-
-    def __init__(self, modules: Mapping[str, nn.Module], clock: Clock = time.perf_counter) -> None:
-        self._clock = clock
-        self._spent: dict[str, float] = {}
-        self._timed = [(module, self._timing(name, module.forward)) for name, module in modules.items()]
-        self._own = [module.__dict__.get("forward") for module in modules.values()]
-        self.rounds: list[dict[str, float]] = []  # milliseconds of a call, by name
-        self.moved: dict[str, int] = {}  # bytes of what a module was given and answered
-        self.shapes: dict[str, tuple[int, ...]] = {}  # of what it was given
-
-    def _timing(self, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-        clock, spent = self._clock, self._spent
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = clock()
-            answer = forward(*args, **kwargs)
-            spent[name] = spent.get(name, 0.0) + clock() - start
-            if name not in self.shapes:
-                self.shapes[name] = tuple(args[0].shape)
-                self.moved[name] = sum(one.nbytes for one in (*args, answer) if isinstance(one, Tensor))
-            return answer
-
-        return timed
-
-    def __enter__(self) -> Watch:
-        for module, timed in self._timed:
-            module.__dict__["forward"] = timed  # which is found before that of its class
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for (module, _), own in zip(self._timed, self._own, strict=True):
-            del module.__dict__["forward"]
-            if own is not None:
-                module.__dict__["forward"] = own
-
-    def turn(self, call: Callable[[], object], calls: int) -> Callable[[], None]:
-        """Return a function that calls so many times under the clock, and notes what each module took."""
-
-        def repeated() -> None:
-            self._spent.clear()
-            with self:
-                for _ in range(calls):
-                    call()
-            self.rounds.append({name: seconds * 1e3 / calls for name, seconds in self._spent.items()})
-
-        return repeated
-
-    def medians_ms(self, last: int) -> dict[str, float]:
-        """Return each module's median time over the last rounds; one that is not called has none."""
-        rounds = self.rounds[-last:]
-        return {name: statistics.median(one[name] for one in rounds) for name in (rounds[0] if rounds else {})}
-
-
 def _turn(call: Callable[[], object], calls: int) -> Callable[[], None]:
     def repeated() -> None:
         for _ in range(calls):
@@ -462,17 +335,12 @@ def _turn(call: Callable[[], object], calls: int) -> Callable[[], None]:
 
 def _calls_per_turn(call: Callable[[], object], clock: Clock) -> int:
     """Return how many calls a turn needs to be long beside the clock's own time."""
-    seconds = _shortest(call, 4, clock)
+    seconds = shortest(call, 4, clock)
     return max(1, math.ceil(_SHORTEST_MS / 1e3 / seconds)) if seconds > 0 else 1
 
 
 def _layer(model: nn.Module, name: str) -> nn.Module:
     return model if Layer.of_kind(model) else model.get_submodule(name)
-
-
-def _layer_speed(name: str, layer: nn.Module, dense_ms: float, sparse_ms: float | None) -> LayerSpeed:
-    weight = layer.get_parameter("weight")
-    return LayerSpeed(name, weight.numel(), int(torch.count_nonzero(weight)), dense_ms, sparse_ms)
 
 
 def _chains(fast: nn.Module, plan: Plan) -> dict[Group, SparseChain]:
