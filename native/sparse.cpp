@@ -731,8 +731,7 @@ bool run_samples(const Step* steps, int64_t count, const float* x, const float* 
 bool run_panels(const Step* steps, int64_t count, const float* x, int64_t batch, float* y, int64_t vectors, int threads) {
     int64_t in = steps[0].features_in(), features = steps[count - 1].features_out();
     if (work(steps, count) * batch < parallel_min) threads = 1;
-    // Narrower panels, where there would be fewer than threads.
-    while (vectors > 1 && (batch + vectors * width - 1) / (vectors * width) < threads) vectors /= 2;
+    // Panels stay as wide where there are fewer than threads: narrower ones add in another order.
     int64_t lanes = vectors * width, panels = (batch + lanes - 1) / lanes;
     bool alone = count == 1 && steps[0].kind == linear;
     int64_t shares = alone && panels < threads ? threads : 1;

@@ -20,6 +20,7 @@ _L1_BYTES = 24 << 10  # what a block of the input may take of the first level of
 # That a row should have, on average: with fewer, its waiting sums cost more than they. In a panel by its vectors.
 _WEIGHTS_IN_BLOCK = {0: 16, 1: 80, 2: 60, 4: 40, 8: 32}
 _SEGMENT = 512  # rows whose sums fit the second level
+_SIZES_KEPT = 32  # shapes of samples that a chain stays laid out for
 
 
 @dataclass(frozen=True)
@@ -148,12 +149,13 @@ class SparseChain(nn.Module):
         out = self._out_shape(sample)
         batch = math.prod(lead)
         if residual is not None:
-            residual = residual.detach().expand(*lead, *out).contiguous()
+            residual = self._checked(residual).expand(*lead, *out).contiguous()
         y = x.new_empty((*lead, *out))
         if y.numel() == 0:
             return y
         if self._call is None:
-            return self._twin(x.view(batch, *sample), residual).view(y.shape)
+            added_to = None if residual is None else residual.view(batch, *out)
+            return self._twin(x.view(batch, *sample), added_to).view(y.shape)
         prepared = self._prepare(sample, tuple(x.shape[1:]), lead)
         if residual is not None and self.kernel.vectors:
             raise ValueError("a residual is added sample by sample: this chain runs in panels")
@@ -161,6 +163,14 @@ class SparseChain(nn.Module):
         if self._call(prepared.address, x.data_ptr(), batch, y.data_ptr(), torch.get_num_threads(), added):
             raise MemoryError(f"a chain of {len(self._specs)} sparse layers found no memory to work in")
         return y
+
+    def _checked(self, residual: Tensor) -> Tensor:
+        """Refuse a residual that the kernels would not read as what it is."""
+        if not residual.is_cpu or residual.dtype is not torch.float32:
+            raise TypeError(f"a residual is float32 on the CPU, got {residual.dtype} on {residual.device}")
+        if self._specs[-1].pool is not None:
+            raise ValueError("a residual is added before the activation: this chain ends with a pool")
+        return residual.detach()
 
     def _split(self, shape: torch.Size, first: _Spec) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Part the shape of an input into that of the batch and that of a sample."""
@@ -174,9 +184,6 @@ class SparseChain(nn.Module):
         lead, sample = (shape[:-dims], shape[-dims:]) if len(shape) <= 4 else (shape, shape[:0])
         if len(sample) != 3 or sample[0] != channels:
             raise ValueError(f"the layer takes images of {channels} channels, got an input of shape {tuple(shape)}")
-        out = first.window.out((sample[1], sample[2]), (first.shape[2], first.shape[3]))
-        if min(out) < 1:
-            raise ValueError(f"images of {sample[1]} × {sample[2]} pixels are smaller than the layer's filters")
         return tuple(lead), tuple(sample)
 
     def _out_shape(self, sample: tuple[int, ...]) -> tuple[int, ...]:
@@ -187,6 +194,9 @@ class SparseChain(nn.Module):
                 sample = (spec.shape[0],)
             else:
                 size = spec.window.out((sample[1], sample[2]), (spec.shape[2], spec.shape[3]))
+                if min(size) < (spec.pool.size if spec.pool else 1):
+                    what = "the layer's filters" + (" and its pool" if spec.pool else "")
+                    raise ValueError(f"images of {sample[1]} × {sample[2]} pixels are smaller than {what}")
                 sample = (spec.shape[0], *(spec.pool.out(size) if spec.pool else size))
         return sample
 
@@ -199,6 +209,9 @@ class SparseChain(nn.Module):
     def _prepare(self, sample: tuple[int, ...], key: tuple[int, ...], lead: tuple[int, ...]) -> _Prepared:
         found = self._prepared.get(sample)
         if found is None:
+            self._layers = None  # whose weights someone may have changed in place: they are looked at again
+            if len(self._prepared) >= _SIZES_KEPT:
+                self._prepared = {}  # not cleared: another thread may be reading it
             found = _lay_out(self.layers(), sample, self.kernel)
             # Under the shape that `forward` looks up, where that is the shape of a sample behind one batch dimension.
             self._prepared[sample] = found
