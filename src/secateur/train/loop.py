@@ -91,6 +91,10 @@ class Observer(Protocol):
         """Take note of an epoch's log line."""
         ...
 
+    def network(self, record: Record, model: nn.Module) -> None:
+        """Look at the network after an epoch, without touching it."""
+        ...
+
 
 class Silent:
     """An observer that says nothing."""
@@ -100,6 +104,31 @@ class Silent:
 
     def epoch(self, record: Record) -> None:
         """Ignore an epoch."""
+
+    def network(self, record: Record, model: nn.Module) -> None:
+        """Ignore the network."""
+
+
+@dataclass(frozen=True)
+class Observers:
+    """Several observers in the place of one."""
+
+    each: tuple[Observer, ...]
+
+    def step(self, phase: Phase, done: int, total: int) -> None:
+        """Tell all of them of a step."""
+        for observer in self.each:
+            observer.step(phase, done, total)
+
+    def epoch(self, record: Record) -> None:
+        """Tell all of them of an epoch."""
+        for observer in self.each:
+            observer.epoch(record)
+
+    def network(self, record: Record, model: nn.Module) -> None:
+        """Show all of them the network."""
+        for observer in self.each:
+            observer.network(record, model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +193,7 @@ def fit(
         started = time.perf_counter()
         generator = _reseed(seed, phase, epoch, accelerator.process_index)
         losses = torch.zeros((), dtype=torch.float64)
+        terms: dict[str, Tensor | float] = {}
         prepared.train()
         order = torch.randperm(len(source), generator=_generator(seed, phase, epoch))
         for step, indices in enumerate(order.split(config.batch_size)):
@@ -177,11 +207,16 @@ def fit(
                     inputs = functional.dropout(inputs, config.input_dropout)
                 with accelerator.autocast():
                     loss = functional.cross_entropy(prepared(inputs), labels)
+                parts = {"task": loss}
                 if has_thresholds:
-                    loss = loss + penalty(model, config.lambda_t)
+                    parts["thresholds"] = penalty(model, config.lambda_t)
+                    loss = loss + parts["thresholds"]
                 if cost is not None:
-                    loss = loss + cost(model)
+                    parts["rate"] = cost(model)
+                    loss = loss + parts["rate"]
                 losses += loss.detach().cpu() / (steps * config.accumulate)
+                for name, part in parts.items():
+                    terms[name] = terms.get(name, 0.0) + part.detach()
                 accelerator.backward(loss / config.accumulate)
             if config.clip_norm is not None:
                 accelerator.clip_grad_norm_(prepared.parameters(), config.clip_norm)
@@ -194,13 +229,17 @@ def fit(
             "phase": phase,
             "epoch": epoch + 1,
             "epochs": epochs,
+            "step": (epoch + 1) * steps,
             "loss": losses.item(),
+            "loss_terms": {name: float(sum_) / (steps * config.accumulate) for name, sum_ in terms.items()}
+            | {"decay": _decay(optimizer.param_groups)},
             **measure(model),
         }
         seconds += time.perf_counter() - started
         if accelerator.is_main_process:
             _append(journal.log, record)
             observer.epoch(record)
+            observer.network(record, model)
         facts = {"epoch": epoch + 1, "seconds": seconds, "log_bytes": _length(journal.log)}
         checkpoint.save(journal.checkpoint, prepared, optimizer.optimizer, facts, write=accelerator.is_main_process)
     for function in learned_thresholds(model).values():
@@ -229,6 +268,17 @@ def _optimizer(config: TrainConfig, groups: list[dict[str, Any]]) -> torch.optim
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, momentum=0.9, fused=True)
     return torch.optim.Adam(groups, fused=True)
+
+
+def _decay(groups: list[dict[str, Any]]) -> float:
+    """Return L_wd = λ_wd·‖W‖², which the optimizer knows by its gradient only; a group's weight decay is 2·λ_wd."""
+    total = 0.0
+    for group in groups:
+        for weight in group["params"] if group["weight_decay"] else ():
+            # FSDP2 has sharded it: every process takes part in putting it together.
+            whole = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+            total += group["weight_decay"] / 2 * whole.detach().square().sum().item()
+    return total
 
 
 def _rate_factor(schedule: str, progress: float) -> float:

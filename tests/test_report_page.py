@@ -1,0 +1,529 @@
+"""The report page: what it says of a run, and what it makes of one that is unfinished, damaged, empty or old."""
+
+import base64
+import gzip
+import html
+import io
+import json
+import math
+import re
+import shlex
+import shutil
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secateur.cli import Compress, Prune, _job, main
+from secateur.experiments.compress import Compression, compress, evaluate_file
+from secateur.experiments.job import Job, evaluate
+from secateur.experiments.presets import compression_preset, preset, preset_names
+from secateur.experiments.rundir import RunDirectory, RunError
+from secateur.report.gather import command, gather, name_in_model
+from secateur.report.literature import PUBLISHED
+from secateur.sibling import SiblingConfig
+from secateur.train.loop import TrainConfig
+
+pytest.importorskip("bokeh", reason="the report extra is not installed")
+
+from secateur.report import charts
+from secateur.report.page import render_page, write_page
+from secateur.report.weights import look_at
+
+JOB = Job(network="lenet-300-100", data="digits", train=TrainConfig(epochs=3, fine_tune_epochs=1, rho=0.3, lr=3e-3))
+FEW = Compression(levels=6, bias_levels=15, quantize_epochs=1)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    torch.set_num_threads(1)
+    directory, file = compress(JOB, FEW, tmp_path_factory.mktemp("runs"))
+    evaluate(directory)
+    evaluate_file(file)
+    return directory
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A copy of a finished run, to be spoilt."""
+    return RunDirectory(Path(shutil.copytree(finished.path, tmp_path / finished.path.name)))
+
+
+@pytest.fixture(scope="module")
+def page(finished):
+    return render_page([finished])
+
+
+def numbers(page: str) -> dict[str, dict[str, object]]:
+    """The data of the charts, as they can be downloaded."""
+    return json.loads(re.search(r'id="numbers">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def words(page: str) -> str:
+    """What a reader sees, without the markup."""
+    body = page[page.index("<body>") : page.index('<script type="application/json"')]
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+def table(page: str, name: str) -> list[list[str]]:
+    """The rows of a table, as text."""
+    found = re.search(rf'<table id="table-{name}".*?</table>', page, re.DOTALL)[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", found, re.DOTALL)
+    return [
+        [
+            html.unescape(re.sub(r"<[^>]+>", "", cell)).strip()
+            for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.DOTALL)
+        ]
+        for row in rows
+    ]
+
+
+# What it says
+
+
+def test_the_sections_come_in_the_order_of_the_questions(page):
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
+    assert headings == [
+        "What was gained and lost",
+        "Where",
+        "How it went",
+        "What the weights look like",
+        "What was run",
+    ]
+
+
+def test_the_first_figures_are_those_of_the_records(finished, page):
+    result, test = finished.read(finished.result), finished.read(finished.test)
+    file = finished.compressed()[0]
+    said = words(page)
+    assert f"Weights kept {result['kept']:,} {result['ratio']:.1f}× fewer" in said
+    assert f"Error {test['error']['final']:.2f} % on 297 test images" in said
+    assert f"File {file.read(file.file_record)['bytes'] / 1000:.2f} kB" in said
+    assert "Speed – not measured" in said
+
+
+def test_every_layer_has_a_row_and_their_bytes_sum_up_to_the_file(finished, page):
+    result, file = finished.read(finished.result), finished.compressed()[0]
+    header, *rows = table(page, "layers")
+    column = {name: index for index, name in enumerate(header)}
+    layers = {row[0]: row for row in rows}
+    for layer in result["layers"]:
+        row = layers[layer["name"]]
+        assert row[column["weights"]] == f"{layer['weights']:,}"
+        assert row[column["kept"]] == f"{layer['kept']:,}"
+        assert row[column["threshold"]] == f"{result['thresholds'][layer['name']][0]:.4f}"
+    sizes = [int(row[column["bytes"]].replace(",", "")) for row in rows]
+    assert sum(sizes[:-1]) == sizes[-1] == file.packed.stat().st_size
+
+
+def test_the_charts_have_every_epoch_with_its_step_and_the_terms_of_the_loss(page):
+    data = numbers(page)
+    error, loss = data["error"]["columns"], data["loss"]["columns"]
+    assert error["phase"] == ["train", "train", "train", "fine-tune"]
+    assert error["step"] == [10, 20, 30, 40]  # 1,200 images in batches of 128
+    assert list(loss)[3:] == ["task, L₀", "thresholds, L_t", "weight decay, L_wd"]
+    assert loss["thresholds, L_t"][-1] is None  # after the cut there are none
+    assert len(data["thresholds"]["columns"]["fc1.weight"]) == 3
+
+
+def test_the_terms_of_the_loss_sum_up_to_it(finished):
+    for epoch in gather(finished).history:
+        terms = {name: value for name, value in epoch.loss_terms.items() if name != "decay"}
+        assert sum(terms.values()) == pytest.approx(epoch.loss, rel=1e-5)
+
+
+def test_the_term_of_weight_decay_is_lambda_times_the_squares_of_the_weights(finished):
+    run = gather(finished)
+    path = finished.journal("train").checkpoint
+    with safetensors.safe_open(path, "pt") as file:
+        squares = sum(
+            file.get_tensor(key).square().sum().item()
+            for key in file.keys()  # noqa: SIM118  (not a dict)
+            if key.endswith("weight.original")
+        )
+    last = [epoch for epoch in run.history if epoch.phase == "train"][-1]
+    assert last.loss_terms["decay"] == pytest.approx(JOB.train.lambda_wd * squares, rel=1e-5)
+
+
+def test_a_histogram_counts_every_weight_before_and_those_left_after(finished):
+    run = gather(finished)
+    for look in look_at(run).layers:
+        assert look.before.sum() == look.layer.weights
+        assert look.after.sum() == look.layer.kept
+        assert len(look.edges) == len(look.before) + 1
+
+
+def test_the_pattern_of_a_small_layer_has_a_pixel_for_every_weight(finished):
+    from PIL import Image
+
+    run = gather(finished)
+    layer = next(look for look in look_at(run).layers if look.layer.name == "fc3.weight")
+    with Image.open(io.BytesIO(base64.b64decode(layer.pattern.source.partition(",")[2]))) as image:
+        opaque = torch.from_numpy(np.array(image.getchannel("A"))) > 0
+    weights = safetensors.torch.load_file(finished.model)["fc3.weight"]
+    assert torch.equal(opaque, weights != 0)
+
+
+def test_the_page_is_one_small_file_that_names_no_other(page):
+    assert len(page.encode()) < 1_500_000
+    assert "http" not in re.sub(r'<script type="text/plain".*?</script>', "", page, flags=re.DOTALL)
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+
+
+def test_the_script_of_the_charts_is_that_of_the_installed_package(page):
+    from bokeh.resources import INLINE
+
+    packed = re.search(r'id="library">(.*?)</script>', page, re.DOTALL)[1]
+    assert gzip.decompress(base64.b64decode(packed)).decode().strip() in INLINE.js_raw[0]
+
+
+def test_the_same_run_gives_the_same_words_and_numbers(finished, page):
+    again = render_page([finished])
+    assert (words(again), numbers(again)) == (words(page), numbers(page))
+
+
+def test_names_from_files_cannot_become_markup(copied):
+    result = json.loads(copied.result.read_text())
+    evil = '</script><img src=x onerror="alert(1)">'
+    result["layers"][0]["name"] = evil
+    result["versions"]["torch"] = evil
+    copied.result.write_text(json.dumps(result))
+    with copied.journal("train").log.open("a") as log:
+        log.write(json.dumps({"epoch": 4, "step": 40, "error": 1, "thresholds": {evil: 1.0}}) + "\n")
+    page = render_page([copied])
+    assert "<img src=x" not in page
+    assert page.count("</script>") == page.count("<script")
+
+
+# Beside the dense network, the paper, the literature
+
+
+def test_the_dense_run_of_the_same_seed_beside_it_is_what_it_is_held_against(copied):
+    dense = replace(JOB, method="dense", train=replace(JOB.train, epochs=4, fine_tune_epochs=0))
+    other = RunDirectory(copied.path.parent / replace(dense, seed=7).name)
+    write_dense(other, replace(dense, seed=7), error=50.0)
+    assert "Dense: the mean over seed 7." in words(render_page([copied]))
+    write_dense(RunDirectory(copied.path.parent / dense.name), dense, error=2.5)
+    error = json.loads(copied.test.read_text())["error"]["final"]
+    assert f"{error - 2.5:+.2f} points beside the dense network" in words(render_page([copied]))
+
+
+def write_dense(directory: RunDirectory, job: Job, error: float) -> None:
+    directory.path.mkdir()
+    result = {
+        "job": asdict(job),
+        "layers": [],
+        "validation": {"final": error},
+        "parameters": 0,
+        "parameters_kept": 0,
+    }
+    directory.write(directory.result, result)
+    directory.write(directory.test, {"error": {"final": error}, "test_images": 297})
+
+
+def test_without_a_dense_run_the_command_that_makes_it_is_named(finished, page):
+    said = words(page)
+    assert "no dense network beside this run" in said
+    assert "--epochs 4 --lr 0.003 --rho 0.3 --dense" in said
+
+
+def test_a_speed_that_was_measured_is_shown_for_the_network_and_its_layers(copied):
+    layers = {"fc1.weight": {"dense_ms": 0.3, "sparse_ms": 0.05}}
+    copied.write(copied.speed, {"dense_ms": 0.5, "sparse_ms": 0.1, "batch": 1, "threads": 1, "layers": layers})
+    page = render_page([copied])
+    assert "Speed 5.0× as fast as the dense network" in words(page)
+    header, *rows = table(page, "layers")
+    fc1 = next(row for row in rows if row[0] == "fc1.weight")
+    assert (fc1[header.index("dense ms")], fc1[header.index("sparse ms")]) == ("0.3", "0.05")
+
+
+def test_every_published_point_has_a_source_an_error_and_a_size():
+    for points in PUBLISHED.values():
+        for point in points:
+            assert re.search(r"\b20\d\d\b", point.source)
+            assert 0 < point.error < 100
+            assert point.kept > 0 or point.bytes > 0
+
+
+def test_runs_on_the_papers_data_stand_beside_the_papers_figures(copied):
+    for path in (copied.job, copied.result):
+        path.write_text(path.read_text().replace('"digits"', '"mnist"'))
+    page = render_page([copied])
+    assert "the paper 14,000 (19×)" in words(page)
+    points = numbers(page)["pareto-kept-lenet-300-100-mnist"]["columns"]
+    assert "Molchanov et al. 2017, arXiv 1701.05369" in points["source"]
+
+
+# Several runs
+
+
+def test_several_runs_stand_side_by_side_with_a_pareto_curve(finished, copied):
+    result = json.loads(copied.result.read_text())
+    result["job"]["seed"] = 1
+    copied.result.write_text(json.dumps(result))
+    copied.job.write_text(json.dumps(result["job"]))
+    page = render_page([finished, copied])
+    assert [row[0] for row in table(page, "overview")] == ["run", "A", "B"]
+    assert table(page, "differences")[1] == ["seed", "0", "1"]
+    data = numbers(page)
+    assert data["pareto-kept-lenet-300-100-digits"]["columns"]["who"] == ["run A", "run B"]
+    assert set(data["compare-error"]["columns"]["run"]) == {"A", "B"}
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1))
+def test_a_point_is_on_the_pareto_curve_exactly_if_none_beats_it(pairs):
+    points = [charts._Point("A", "n", "d", float(size), float(error), "test", "") for size, error in pairs]
+    front = {(point.size, point.error) for point in charts._pareto(points)}
+    for point in points:
+        is_beaten = any(other.size <= point.size and other.error <= point.error and other != point for other in points)
+        assert ((point.size, point.error) in front) == (not is_beaten)
+
+
+def test_twenty_runs_still_make_a_small_page(finished):
+    assert len(render_page([finished] * 20).encode()) < 1_500_000
+
+
+# What cannot be had
+
+
+def test_a_run_that_is_going_on_has_a_page(copied):
+    for path in (copied.result, copied.test, copied.model, copied.journal("fine-tune").log):
+        path.unlink()
+    shutil.rmtree(copied.compressed()[0].path)
+    said = words(page := render_page([copied]))
+    assert "unfinished: epoch 3 of 3, phase train" in said
+    assert "of 266,200" in said
+    assert "no file yet" in said
+    assert len(table(page, "layers")) == 5
+
+
+def test_a_run_before_its_first_epoch_has_a_page(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    directory.path.mkdir()
+    directory.write(directory.job, asdict(JOB))
+    said = words(render_page([directory]))
+    assert "no epoch is done yet" in said
+    assert "not known yet" in said
+
+
+def test_an_old_run_without_steps_or_terms_does_without(copied):
+    for phase in ("train", "fine-tune"):
+        log = copied.journal(phase).log
+        records = [json.loads(line) for line in log.read_text().splitlines()]
+        for record in records:
+            del record["step"], record["loss_terms"]
+        log.write_text("".join(json.dumps(record) + "\n" for record in records))
+    data = numbers(render_page([copied]))
+    assert data["error"]["columns"]["step"] == [10, 20, 30, 40]  # from the number of images
+    assert list(data["loss"]["columns"])[-1] == "task and thresholds, L₀ + L_t"
+
+
+def test_settings_of_another_version_are_shown_and_no_command_is_made_up(copied):
+    job = json.loads(copied.job.read_text())
+    job["train"]["a_setting_of_the_future"] = 1
+    copied.job.write_text(json.dumps(job))
+    page = render_page([copied])
+    assert "train.a_setting_of_the_future" in words(page)
+    assert "secateur prune" not in words(page)
+
+
+RECORDS = ("job.json", "result.json", "test.json", "speed.json", "train.jsonl", "file.json")
+
+
+def spoil(directory: RunDirectory, name: str, content: bytes) -> None:
+    place = directory.compressed()[0].path if name == "file.json" else directory.path
+    (place / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b"null", b"\xff\xfe", b'{"network": {}}', b"[" * 100_000])
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_damaged_file_is_named(copied, name, content):
+    spoil(copied, name, content)
+    assert any(name in problem for problem in gather(copied).problems)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_damaged_file_costs_what_it_holds_and_no_more(copied, name):
+    spoil(copied, name, b"")
+    said = words(render_page([copied]))
+    assert "Made with" in said or name == "result.json"
+    assert "fc1.weight: 300 rows × 784 columns" in said
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "train.checkpoint.safetensors"])
+def test_weights_that_are_cut_off_are_named_and_the_rest_is_shown(copied, name):
+    path = copied.path / name
+    path.write_bytes(path.read_bytes()[:-1000])
+    said = words(render_page([copied]))
+    assert f"{name} is damaged" in said
+
+
+def test_a_damaged_packed_file_costs_the_bytes_by_layer(copied):
+    packed = copied.compressed()[0].packed
+    packed.write_bytes(packed.read_bytes()[:-1])
+    page = render_page([copied])
+    assert "model.cut is damaged" in words(page)
+    header, *rows = table(page, "layers")
+    assert rows[0][header.index("bytes")] == "–"
+
+
+@pytest.mark.parametrize(("read", "examples"), [(gather, 150), (lambda run: render_page([run]), 6)])
+def test_records_that_hold_other_things_than_numbers_never_make_a_trace(finished, tmp_path, read, examples):
+    values = st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=3),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+        max_leaves=4,
+    )
+    files = ("job.json", "result.json", "test.json", "train.jsonl", "fine-tune.jsonl")
+
+    @settings(max_examples=examples)
+    @given(name=st.sampled_from(files), place=st.integers(0, 100), value=values)
+    def with_another_value(name, place, value):
+        directory = RunDirectory(tmp_path / finished.path.name)
+        shutil.copytree(finished.path, directory.path, dirs_exist_ok=True)
+        path = directory.path / name
+        if name.endswith("l"):
+            first, *others = path.read_text().splitlines()
+            path.write_text("\n".join([json.dumps(put(json.loads(first), place, value)), *others]) + "\n")
+        else:
+            path.write_text(json.dumps(put(json.loads(path.read_text()), place, value)))
+        read(directory)
+
+    with_another_value()
+
+
+def put(content, place, value):
+    """Replace the value at one place of a JSON document, counted in depth-first order around the clock."""
+    spots = []
+
+    def walk(node):
+        for key in list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
+            spots.append((node, key))
+            walk(node[key])
+
+    walk(content)
+    node, key = spots[place % len(spots)]
+    node[key] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda path: None, "is not a directory: give the directory of a run"),
+        (lambda path: path.write_text("file"), "is not a directory: give the directory of a run"),
+        (lambda path: path.mkdir(), "is not the directory of a run: there is no job.json in it"),
+    ],
+    ids=["nothing", "a file", "an empty directory"],
+)
+def test_what_is_no_run_is_one_sentence(tmp_path, capsys, make, sentence):
+    path = tmp_path / "run"
+    make(path)
+    with pytest.raises(RunError, match=sentence):
+        render_page([RunDirectory(path)])
+    assert main(["report", str(path)]) == 1
+    assert capsys.readouterr().err == f"secateur: {path} {sentence}\n"
+
+
+# Commands
+
+
+def jobs() -> list[Job]:
+    train = TrainConfig(epochs=7, lr=0.1 + 0.2, clip_norm=1.5, decay_biases=True, precision="bf16", augment=0.25)
+    odd = Job(network="lenet-5", data="fashion-mnist", seed=3, sibling=SiblingConfig(alpha=7), train=train)
+    known = [preset(name, "lenet-300-100", seed=2) for name in preset_names()]
+    return [*known, odd, replace(odd, method="dense")]
+
+
+@pytest.mark.parametrize("job", jobs(), ids=lambda job: job.name[:40])
+def test_the_command_of_a_job_asks_for_exactly_that_job(job):
+    _, verb, *flags = shlex.split(command(job))
+    chosen, asked = _job(Prune, flags)
+    assert verb == "prune"
+    assert replace(asked, method="dense" if chosen.dense else "prune") == job
+
+
+@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("compression", [Compression(codec="rans", sort_units=False, bias_levels=3), None])
+def test_the_command_of_a_file_asks_for_exactly_that_file(name, compression):
+    job = preset(name, "lenet-300-100")
+    _, verb, *flags = shlex.split(command(job, to_file=True, compression=compression))
+    chosen, asked = _job(Compress, flags)
+    assert (verb, asked) == ("compress", job)
+    assert chosen.compression == (compression or compression_preset(name))
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("model:fc1.parametrizations.weight.original", "fc1.weight"),
+        ("model:parametrizations.matrix.original", "matrix"),
+        ("model:fc1.parametrizations.weight.0.threshold", None),
+        ("model:fc1.bias", "fc1.bias"),
+        ("optimizer:state.fc1.bias.exp_avg", None),
+    ],
+)
+def test_a_key_of_a_checkpoint_is_traced_to_the_tensor_of_the_plain_model(key, name):
+    assert name_in_model(key) == name
+
+
+# The command line
+
+
+TINY = ("prune", "lenet-300-100", "--data", "digits", "--epochs", "1", "--rho", "0.2")
+
+
+def test_prune_leaves_a_page_and_says_where(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(TINY) == 0
+    [page] = tmp_path.glob("runs/*/report.html")
+    assert f"To look at: {page.relative_to(tmp_path)}" in capsys.readouterr().out
+    before = page.read_text()
+    assert "validation images" in words(before)
+    assert main(["evaluate"]) == 0
+    assert "on 297 test images" in words(page.read_text())
+
+
+def test_without_bokeh_the_run_ends_well_and_says_how_to_get_the_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    assert main(TINY) == 0
+    printed, complained = capsys.readouterr()
+    run = next((tmp_path / "runs").iterdir()).relative_to(tmp_path)
+    remedy = "the report page needs Bokeh: pip install 'secateur[report]'"
+    assert f"No page was written ({remedy}); later: secateur report {run}\n" in printed
+    assert complained == ""
+    assert main(["report", str(run)]) == 1
+    assert capsys.readouterr().err == f"secateur: {remedy}\n"
+
+
+def test_report_writes_the_page_of_the_newest_run_or_of_several(finished, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "--runs", str(finished.path.parent)]) == 0
+    assert capsys.readouterr().out == f"{finished.page}\n"
+    assert main(["report", str(finished.path), str(finished.path), "--out", "two.html"]) == 0
+    assert "2 runs side by side" in words((tmp_path / "two.html").read_text())
+    finished.page.unlink()
+
+
+def test_a_page_is_written_whole(finished, tmp_path):
+    path = write_page([finished], tmp_path / "page.html")
+    assert path.read_text().rstrip().endswith("</html>")
+    assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_page_of_no_run_is_refused():
+    with pytest.raises(ValueError, match="at least one run"):
+        render_page([])
+
+
+def test_infinite_ratios_do_not_break_the_numbers(copied):
+    with copied.journal("train").log.open("a") as log:
+        log.write(json.dumps({"epoch": 4, "step": 40, "error": math.nan, "ratio": math.inf, "kept": 0}) + "\n")
+    assert numbers(render_page([copied]))["ratio"]["columns"]["times fewer weights"][3] is None
