@@ -1,7 +1,7 @@
 """Sparse chains compute what dense torch computes in float64, whatever their shape, kernel and number of threads.
 
-Two differences are meant. A weight that is zero is not read, so that an infinity or NaN it would have met leaves no trace
-(dense: 0 · ∞ = NaN); and denormals, in weights, inputs and results, count as zeros.
+Two differences are meant. A weight that is zero is not read, so that an infinity or NaN it would have met leaves no
+trace (dense: 0 · ∞ = NaN); and denormals, in weights, inputs and results, count as zeros.
 """
 
 import threading
@@ -423,7 +423,7 @@ def test_inputs_that_do_not_fit_are_refused():
         image(torch.randn(1, 3, 2, 9))
     with pytest.raises(ValueError, match="2 × 7 pixels are smaller"):  # what the first layer leaves of them
         image(torch.randn(1, 3, 4, 9))
-    with pytest.raises(TypeError, match="float32 on the CPU, got torch.float64"):
+    with pytest.raises(TypeError, match=r"float32 on the CPU, got torch\.float64"):
         linear(torch.randn(3, 9).double())
     with pytest.raises(RuntimeError, match="no gradients"):
         linear(torch.randn(3, 9, requires_grad=True))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from secateur.run import kernels
 from secateur.run.layers import Activation, Layer, Pool, Window
@@ -139,6 +139,11 @@ class SparseChain(nn.Module):
 
     def _forward(self, x: Tensor, residual: Tensor | None) -> Tensor:
         """Do the same with everything checked."""
+        if isinstance(x, fx.Proxy):  # a compiled network that was pickled is traced anew
+            own = x.tracer.create_proxy("get_attr", x.tracer.path_of_module(self), (), {})
+            given = (x,) if residual is None else (x, residual)
+            traced: Tensor = x.tracer.create_proxy("call_method", "forward", (own, *given), {})
+            return traced
         if x.requires_grad and torch.is_grad_enabled():
             raise RuntimeError("a compiled network has no gradients: call it under torch.no_grad()")
         first = self._specs[0]
