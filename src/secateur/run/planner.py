@@ -224,7 +224,7 @@ class CompiledNetwork(fx.GraphModule):
         return _restore, super().__reduce__()
 
 
-def _restore(rebuild: Callable[..., fx.GraphModule], arguments: tuple[Any, ...]) -> CompiledNetwork:
+def _restore(rebuild: Callable[..., fx.GraphModule], arguments: tuple[Any, ...]) -> fx.GraphModule:
     """Make a network from its pickle, which holds the code of the forward pass: torch.fx traces it anew."""
     plain = rebuild(*arguments)
     plain.graph.eliminate_dead_code(_is_needed)
@@ -233,7 +233,7 @@ def _restore(rebuild: Callable[..., fx.GraphModule], arguments: tuple[Any, ...])
     return _with_plan_of(plain, made)
 
 
-def _with_plan_of(model: nn.Module, made: CompiledNetwork) -> CompiledNetwork:
+def _with_plan_of(model: nn.Module, made: fx.GraphModule) -> fx.GraphModule:
     if "plan" in vars(model):  # which torch.fx forgets
         made.plan = model.plan
     return made
