@@ -199,6 +199,19 @@ def test_convolutions_and_linear_layers_run_as_one_chain(way, kernel, batch):
     assert_near(chain_of(layers, kernel, way)(x), dense(layers, x))
 
 
+@pytest.mark.parametrize("way", BUILDS)
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(2)])
+def test_layers_without_filters_or_channels_leave_the_bias(way, kernel):
+    none = sparse_layer((0, 2, 3, 3), 1.0, "relu", Window())
+    layers = [none, sparse_layer((4, 0), 1.0)]
+    assert_near(
+        chain_of(layers, kernel, way)(torch.randn(2, 2, 5, 5)), torch.from_numpy(layers[1].bias).expand(2, 4).double()
+    )
+    blind = sparse_layer((4, 0, 3, 3), 1.0, window=Window())
+    wanted = torch.from_numpy(blind.bias)[:, None, None].expand(2, 4, 3, 3).double()
+    assert_near(chain_of([blind], kernel, way)(torch.randn(2, 0, 5, 5)), wanted)
+
+
 @pytest.mark.parametrize("way", [*BUILDS, "twin"])
 @pytest.mark.parametrize("kernel", [Kernel(0), Kernel(2)])
 def test_one_chain_takes_images_of_any_size(way, kernel):

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from networks import CASES
 from torch import Tensor, nn
+from torch.nn.utils import prune
 from torch.utils import _pytree as pytree
 
 import secateur
@@ -567,6 +568,13 @@ def test_siblings_are_refused():
     sibling = secateur.build_sibling(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
     with pytest.raises(ValueError, match=r'the weights of "0" are read through a function: make them plain first'):
         compile_sparse(sibling, torch.randn(2, 6))
+
+
+def test_weights_that_torch_prunes_on_the_fly_are_refused():
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    prune.l1_unstructured(model[2], "weight", 0.5)
+    with pytest.raises(ValueError, match=r'the weights of "2" are read .*torch\.nn\.utils\.prune\.remove'):
+        compile_sparse(model, torch.randn(2, 6))
 
 
 def test_denormal_weights_of_dense_layers_are_flushed(monkeypatch):

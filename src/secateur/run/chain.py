@@ -343,8 +343,8 @@ def _panel_convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) ->
     plane_rows, pitch = (size + 2 * pad for size, pad in zip(sample[1:], layer.window.padding, strict=True))
     channel, down, right = _taps(layer)
     offset = (channel * plane_rows + down) * pitch + right
-    filters = max(layer.weight.shape[0], 1)
-    packed = pack_offsets(layer.weight, offset, channel, layer.inputs, layer.inputs, filters, shared=kernel.shared)
+    filters, block = layer.weight.shape[0], max(layer.inputs, 1)
+    packed = pack_offsets(layer.weight, offset, channel, layer.inputs, block, max(filters, 1), shared=kernel.shared)
     step = kernels.step(
         kernels.CONVOLUTION,
         layer.activation,

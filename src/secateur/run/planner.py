@@ -84,11 +84,12 @@ def _read(
 
 def _require_plain(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if parametrize.is_parametrized(module):
+        # Older ways keep what they computed last as an attribute.
+        computed = any(isinstance(value, Tensor) and not value.is_leaf for value in vars(module).values())
+        if parametrize.is_parametrized(module) or computed:
             where = f'"{name}"' if name else "the network"
-            raise ValueError(
-                f"the weights of {where} are read through a function: make them plain first (secateur.prune)"
-            )
+            remedy = "secateur.prune, or torch.nn.utils.prune.remove"
+            raise ValueError(f"the weights of {where} are read through a function: make them plain first ({remedy})")
 
 
 def _evaluating_copy(model: nn.Module) -> nn.Module:
