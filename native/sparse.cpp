@@ -810,7 +810,8 @@ bool run_panels(const Step* steps, int64_t count, const float* x, int64_t batch,
         int64_t part = k / shares, share = k % shares;
         int64_t first = panels * part / parts * vectors * width;
         int64_t samples = std::min(panels * (part + 1) / parts * vectors * width, batch) - first;
-        int64_t own = vectors_for(samples, vectors), lanes = own * width;
+        // Not by how many samples a thread has got: panels of other widths add in another order.
+        int64_t own = alone ? vectors : vectors_for(samples, vectors), lanes = own * width;
         int64_t room = alone ? (steps[0].inputs + steps[0].rows) * ((samples + lanes - 1) / lanes) : Room(steps, count).all();
         float* scratch = scratch_of_thread.take(room * lanes + 1);
         if (!scratch) return false;

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from secateur.run import kernels
 from secateur.run.layers import Activation, Layer, Pool, Window
@@ -21,6 +21,7 @@ _L1_BYTES = 24 << 10  # what a block of the input may take of the first level of
 _WEIGHTS_IN_BLOCK = {0: 16, 1: 80, 2: 60, 4: 40, 8: 32}
 _BAND_BYTES = 320 << 10  # of a padded image, which should fit the second level
 _SEGMENT = 512  # rows whose sums fit the second level
+_SIZES_KEPT = 32  # shapes of samples that a chain stays laid out for
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,11 @@ class SparseChain(nn.Module):
 
     def _forward(self, x: Tensor, residual: Tensor | None) -> Tensor:
         """Do the same with everything checked."""
+        if isinstance(x, fx.Proxy):  # a compiled network that was pickled is traced anew
+            own = x.tracer.create_proxy("get_attr", x.tracer.path_of_module(self), (), {})
+            given = (x,) if residual is None else (x, residual)
+            traced: Tensor = x.tracer.create_proxy("call_method", "forward", (own, *given), {})
+            return traced
         if x.requires_grad and torch.is_grad_enabled():
             raise RuntimeError("a compiled network has no gradients: call it under torch.no_grad()")
         first = self._specs[0]
@@ -149,12 +155,13 @@ class SparseChain(nn.Module):
         out = self._out_shape(sample)
         batch = math.prod(lead)
         if residual is not None:
-            residual = residual.detach().expand(*lead, *out).contiguous()
+            residual = self._checked(residual).expand(*lead, *out).contiguous()
         y = x.new_empty((*lead, *out))
         if y.numel() == 0:
             return y
         if self._call is None:
-            return self._twin(x.view(batch, *sample), residual).view(y.shape)
+            added_to = None if residual is None else residual.view(batch, *out)
+            return self._twin(x.view(batch, *sample), added_to).view(y.shape)
         prepared = self._prepare(sample, tuple(x.shape[1:]), lead)
         if residual is not None and self.kernel.vectors:
             raise ValueError("a residual is added sample by sample: this chain runs in panels")
@@ -162,6 +169,14 @@ class SparseChain(nn.Module):
         if self._call(prepared.address, x.data_ptr(), batch, y.data_ptr(), torch.get_num_threads(), added):
             raise MemoryError(f"a chain of {len(self._specs)} sparse layers found no memory to work in")
         return y
+
+    def _checked(self, residual: Tensor) -> Tensor:
+        """Refuse a residual that the kernels would not read as what it is."""
+        if not residual.is_cpu or residual.dtype is not torch.float32:
+            raise TypeError(f"a residual is float32 on the CPU, got {residual.dtype} on {residual.device}")
+        if self._specs[-1].pool is not None:
+            raise ValueError("a residual is added before the activation: this chain ends with a pool")
+        return residual.detach()
 
     def _split(self, shape: torch.Size, first: _Spec) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Part the shape of an input into that of the batch and that of a sample."""
@@ -175,9 +190,6 @@ class SparseChain(nn.Module):
         lead, sample = (shape[:-dims], shape[-dims:]) if len(shape) <= 4 else (shape, shape[:0])
         if len(sample) != 3 or sample[0] != channels:
             raise ValueError(f"the layer takes images of {channels} channels, got an input of shape {tuple(shape)}")
-        out = first.window.out((sample[1], sample[2]), (first.shape[2], first.shape[3]))
-        if min(out) < 1:
-            raise ValueError(f"images of {sample[1]} × {sample[2]} pixels are smaller than the layer's filters")
         return tuple(lead), tuple(sample)
 
     def _out_shape(self, sample: tuple[int, ...]) -> tuple[int, ...]:
@@ -188,6 +200,9 @@ class SparseChain(nn.Module):
                 sample = (spec.shape[0],)
             else:
                 size = spec.window.out((sample[1], sample[2]), (spec.shape[2], spec.shape[3]))
+                if min(size) < (spec.pool.size if spec.pool else 1):
+                    what = "the layer's filters" + (" and its pool" if spec.pool else "")
+                    raise ValueError(f"images of {sample[1]} × {sample[2]} pixels are smaller than {what}")
                 sample = (spec.shape[0], *(spec.pool.out(size) if spec.pool else size))
         return sample
 
@@ -200,6 +215,9 @@ class SparseChain(nn.Module):
     def _prepare(self, sample: tuple[int, ...], key: tuple[int, ...], lead: tuple[int, ...]) -> _Prepared:
         found = self._prepared.get(sample)
         if found is None:
+            self._layers = None  # whose weights someone may have changed in place: they are looked at again
+            if len(self._prepared) >= _SIZES_KEPT:
+                self._prepared = {}  # not cleared: another thread may be reading it
             found = _lay_out(self.layers(), sample, self.kernel)
             # Under the shape that `forward` looks up, where that is the shape of a sample behind one batch dimension.
             self._prepared[sample] = found
@@ -334,8 +352,8 @@ def _panel_convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) ->
     plane_rows, pitch = (size + 2 * pad for size, pad in zip(sample[1:], layer.window.padding, strict=True))
     channel, down, right = _taps(layer)
     offset = (channel * plane_rows + down) * pitch + right
-    filters = max(layer.weight.shape[0], 1)
-    packed = pack_offsets(layer.weight, offset, channel, layer.inputs, layer.inputs, filters, shared=kernel.shared)
+    filters, block = layer.weight.shape[0], max(layer.inputs, 1)
+    packed = pack_offsets(layer.weight, offset, channel, layer.inputs, block, max(filters, 1), shared=kernel.shared)
     step = kernels.step(
         kernels.CONVOLUTION,
         layer.activation,

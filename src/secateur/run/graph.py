@@ -9,7 +9,7 @@ import copy
 import inspect
 import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.fx.node import has_side_effect
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from secateur.encode.units import HiddenUnits, hidden_units
@@ -38,16 +39,56 @@ def trace(model: nn.Module, given: int = 1) -> fx.GraphModule | None:
     `given` inputs are taken to be tensors; other arguments of the forward keep their defaults.
     """
     inner = (
-        nn.Sequential(model) if type(model).__module__.startswith("torch.nn") and not _has_children(model) else model
+        nn.Sequential(model).train(model.training)
+        if type(model).__module__.startswith("torch.nn") and not _has_children(model)
+        else model
     )
-    parameters = list(inspect.signature(inner.forward).parameters.values())
-    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    fixed = {one.name: one.default for one in positional[given:] if one.default is not inspect.Parameter.empty}
     try:
-        traced = fx.symbolic_trace(inner, concrete_args=fixed or None)
+        return _trace(inner, given)
     except Exception:  # a forward may raise anything when it is given a tracer
         return None
-    return traced
+
+
+def _trace(model: nn.Module, given: int) -> fx.GraphModule:
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    fixed = [one for one in positional[given:] if one.default is not one.empty]
+    if not fixed:
+        return fx.symbolic_trace(model)
+    # Not `concrete_args`: those graphs cannot be copied without spoiling all tracing that comes after.
+    tracer = _TracerOfGiven(positional[:given], fixed)
+    graph = tracer.trace(model)
+    graph._tracer_cls = fx.Tracer  # who unpickles the graph traces its own forward, with all arguments
+    return fx.GraphModule(model, graph, type(model).__name__)
+
+
+class _TracerOfGiven(fx.Tracer):
+    """Traces a forward with its first arguments only; the others stay arguments, and must have their defaults."""
+
+    def __init__(self, given: Sequence[inspect.Parameter], fixed: Sequence[inspect.Parameter]) -> None:
+        super().__init__()
+        self.given, self.fixed = given, fixed
+
+    def create_args_for_root(self, root_fn: Any, *_: object) -> tuple[Any, list[Any]]:
+        """Return the function to trace, and what it is given."""
+
+        def made(one: inspect.Parameter) -> fx.Proxy:
+            return self.create_proxy("placeholder", one.name, () if one.default is one.empty else (one.default,), {})
+
+        given = [made(one) for one in self.given]
+        for proxy, one in [(made(one), one) for one in self.fixed]:
+            self.create_proxy("call_function", require_default, (proxy, one.default, one.name), {})
+        return root_fn, [self.root, *given]
+
+
+@has_side_effect
+def require_default(value: Any, default: Any, name: str) -> Any:
+    """Refuse an argument that the network was not compiled for."""
+    if isinstance(value, fx.Proxy):  # a compiled network that was pickled is traced anew
+        return value.tracer.create_proxy("call_function", require_default, (value, default, name), {})
+    if value is not default and (isinstance(value, Tensor) or value != default):
+        raise ValueError(f"the network was compiled for {name}={default!r}: give it in the example to change that")
+    return None
 
 
 def _has_children(model: nn.Module) -> bool:
@@ -62,21 +103,27 @@ class Region:
     graph: fx.GraphModule
 
 
-def regions(model: nn.Module, given: int) -> list[Region]:
-    """Return the largest parts of a model that can be traced and hold layers of ours."""
+def regions(model: nn.Module, given: int, of_parts: Mapping[str, int] | None = None) -> list[Region]:
+    """Return the largest parts of a model that can be traced and hold layers of ours.
+
+    The model is called with `given` inputs, its parts with as many as `of_parts` says, or one.
+    """
     shared = copy.deepcopy(model, {id(tensor): tensor for tensor in _tensors(model)}).eval()
-    return list(_regions(shared, "", given))
+    return list(_regions(shared, "", given, of_parts or {}))
 
 
-def _regions(model: nn.Module, path: str, given: int) -> Iterator[Region]:
-    if not any(Layer.of_kind(module) for module in model.modules()) or _has_hooks(model):
+def _regions(model: nn.Module, path: str, given: int, of_parts: Mapping[str, int]) -> Iterator[Region]:
+    if not any(Layer.of_kind(module) for module in model.modules()):
         return
-    graph = trace(model, given)
+    # A graph calls the hooks of the modules in it, but forgets those of modules that it was traced through.
+    watched = _has_hooks(model) or any(_has_hooks(module) for module in model.modules() if _has_children(module))
+    graph = None if watched else trace(model, given)
     if graph is not None:
         yield Region(path, graph)
         return
     for name, child in model.named_children():
-        yield from _regions(child, f"{path}.{name}" if path else name, 1)
+        inner = f"{path}.{name}" if path else name
+        yield from _regions(child, inner, of_parts.get(inner, 1), of_parts)
 
 
 def _tensors(model: nn.Module) -> Iterator[Tensor]:
@@ -119,6 +166,7 @@ def _drop_identities(graph: fx.GraphModule) -> None:
 
 def _fold_norms(graph: fx.GraphModule) -> None:
     calls = Counter(str(node.target) for node in graph.graph.nodes if node.op == "call_module")
+    calls.update(_read_by_themselves(graph))
     for node in list(graph.graph.nodes):
         norm, before = module_of(graph, node), node.args[0] if node.args else None
         if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d) or not isinstance(before, fx.Node):
@@ -153,6 +201,11 @@ def _fold_norms(graph: fx.GraphModule) -> None:
         graph.set_submodule(str(before.target), folded.requires_grad_(False))
         node.replace_all_uses_with(before)
         graph.graph.erase_node(node)
+
+
+def _read_by_themselves(graph: fx.GraphModule) -> set[str]:
+    """Name the modules whose tensors the forward pass also reads in ways that we do not know."""
+    return {str(node.target).rpartition(".")[0] for node in graph.graph.nodes if node.op == "get_attr"}
 
 
 def _is_sequence(node: fx.Node) -> bool:
@@ -234,7 +287,7 @@ class Unit:
 def units(graph: fx.GraphModule, weights: Weights | None = None) -> list[Unit]:
     """Find the layers of a graph, in its order, each with the activation, pooling or residual that only it feeds."""
     calls = Counter(str(node.target) for node in graph.graph.nodes if node.op == "call_module")
-    read = {str(node.target).rpartition(".")[0] for node in graph.graph.nodes if node.op == "get_attr"}
+    read = _read_by_themselves(graph)
     order = {node: index for index, node in enumerate(graph.graph.nodes)}
     found: list[Unit] = []
     taken: set[fx.Node] = set()
@@ -267,6 +320,34 @@ def module_of(graph: fx.GraphModule, node: object) -> nn.Module | None:
     if not isinstance(node, fx.Node) or node.op != "call_module":
         return None
     return graph.get_submodule(str(node.target))
+
+
+_IN_PLACE = {getattr(operator, f"i{name}") for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")}
+_IN_PLACE |= {operator.iand, operator.ior, operator.ixor, operator.imatmul, operator.setitem, operator.delitem}
+
+
+def changes_in_place(node: fx.Node) -> bool:
+    """Tell whether a node writes into what it reads, as far as its name says."""
+    if node.op == "call_module":
+        module = node.graph.owning_module and module_of(node.graph.owning_module, node)
+        return bool(getattr(module, "inplace", False))
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    named = name.endswith("_") and not name.endswith("__")
+    # A flag given by position may be any other flag: then it is taken for this one.
+    flagged = bool(node.kwargs.get("inplace")) or "out" in node.kwargs or any(one is True for one in node.args)
+    return named or flagged or node.target in _IN_PLACE
+
+
+def undisturbed(first: fx.Node, last: fx.Node, own: Container[fx.Node]) -> bool:
+    """Tell whether nothing is changed in place from one node to another, other than by `own` nodes."""
+    node = first
+    while node is not last:
+        node = node.next
+        if node not in own and changes_in_place(node):
+            return False
+    return True
 
 
 def _take_flatten(graph: fx.GraphModule, unit: Unit) -> None:
@@ -310,6 +391,9 @@ def _take_rest(graph: fx.GraphModule, unit: Unit, order: dict[fx.Node, int], tak
         node = next(iter(unit.output.users))
         module = module_of(graph, node)
         if node in taken or (module is not None and _has_hooks(module)):
+            return
+        # All of it will be computed where its last part stands: what it reads must still be the same there.
+        if not undisturbed(unit.nodes[0], node, [*unit.nodes, node]):
             return
         activation = _activation(node, module)
         if activation is not None and unit.layer.activation == "none" and unit.layer.pool is None:
@@ -370,5 +454,7 @@ def _residual(node: fx.Node, unit: Unit) -> fx.Node | None:
         return None
     other = next((one for one in node.args if one is not unit.output), None)
     if not isinstance(other, fx.Node) or other.meta.get("shape") != unit.output.meta.get("shape"):
+        return None
+    if other.meta.get("dtype") is not torch.float32 or (changes_in_place(node) and node.args[0] is other):
         return None
     return other if other.meta.get("shape") is not None else None

@@ -49,7 +49,8 @@ class Plan:
 
     def to_json(self) -> str:
         """Return it as text."""
-        return json.dumps({"version": _VERSION, **asdict(self)}, separators=(",", ":")).replace("NaN", "null")
+        data = _without_nan({"version": _VERSION, **asdict(self)})
+        return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -100,6 +101,15 @@ class Plan:
                 )
 
 
+def _without_nan(value: Any) -> Any:
+    """Replace times that are no numbers, which JSON does not have."""
+    if isinstance(value, dict):
+        return {name: _without_nan(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _describe(entry: tuple[Sequence[int], int] | None) -> str:
     return "no weights" if entry is None else f"{entry[1]:,} weights of shape {tuple(entry[0])}"
 
@@ -110,6 +120,8 @@ def _group(data: Any) -> Group:
         if set(kernel) != {"vectors", "spread", "shared"} or not isinstance(kernel["shared"], bool):
             raise ValueError(f"a kernel has vectors, spread and shared, got {kernel}")
         kernel = Kernel(_count(kernel["vectors"]), _count(kernel["spread"]), kernel["shared"])
+    if not isinstance(data["layers"], list):
+        raise ValueError(f"the layers of a group are a list, got {data['layers']!r}")
     layers = tuple(_text(name) for name in data["layers"])
     if not layers:
         raise ValueError("a group has no layers")
@@ -135,6 +147,6 @@ def _shape(value: Any) -> tuple[int, ...]:
 def _time(value: Any) -> float:
     if value is None:
         return math.nan
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e300:
         raise ValueError(f"a time must be ≥ 0, got {value!r}")
     return float(value)

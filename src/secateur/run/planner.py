@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from os import PathLike
 from typing import Any
 
@@ -18,7 +19,17 @@ from torch.utils import _pytree as pytree
 from secateur.encode import load, open_archive
 from secateur.run import kernels
 from secateur.run.chain import Kernel, SparseChain
-from secateur.run.graph import Region, Unit, Weights, flush_denormals, regions, simplify, units
+from secateur.run.graph import (
+    Region,
+    Unit,
+    Weights,
+    changes_in_place,
+    flush_denormals,
+    regions,
+    simplify,
+    undisturbed,
+    units,
+)
 from secateur.run.plan import Group, Plan
 
 WIN = 1.1  # how many times faster a sparse layer must be to take the place of a dense one
@@ -55,7 +66,7 @@ def compile_sparse(
     if plan is not None and not isinstance(plan, Plan):
         plan = Plan.load(plan)
     with torch.no_grad():
-        return _compile(_evaluating_copy(model), inputs, plan, shared)
+        return _compile(_evaluating_copy(model), _fresh(inputs), plan, shared)
 
 
 def _read(
@@ -73,24 +84,30 @@ def _read(
 
 def _require_plain(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if parametrize.is_parametrized(module):
+        # Older ways keep what they computed last as an attribute.
+        computed = any(isinstance(value, Tensor) and not value.is_leaf for value in vars(module).values())
+        if parametrize.is_parametrized(module) or computed:
             where = f'"{name}"' if name else "the network"
-            raise ValueError(
-                f"the weights of {where} are read through a function: make them plain first (secateur.prune)"
-            )
+            remedy = "secateur.prune, or torch.nn.utils.prune.remove"
+            raise ValueError(f"the weights of {where} are read through a function: make them plain first ({remedy})")
 
 
 def _evaluating_copy(model: nn.Module) -> nn.Module:
-    """Return a copy in evaluation mode that shares all tensors with the model."""
-    tensors = [*model.parameters(), *model.buffers()]
-    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors}).eval()
+    """Return a copy in evaluation mode that shares the parameters with the model; buffers may be written to."""
+    return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()}).eval()
+
+
+def _fresh(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Copy inputs, for networks that change theirs."""
+    copied: tuple[Any, ...] = pytree.tree_map(lambda one: one.clone() if isinstance(one, Tensor) else one, inputs)
+    return copied
 
 
 def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, shared: bool) -> nn.Module:
-    expected = model(*inputs)
-    found = regions(model, len(inputs))
+    expected = model(*_fresh(inputs))
+    found = regions(model, len(inputs), _count_inputs(model, inputs))
     calls = _record_inputs(model, inputs, found)
-    compiled: nn.Module = model
+    compiled = _evaluating_copy(model)
     groups: list[Group] = []
     weights: dict[str, tuple[tuple[int, ...], int]] = {}
     for region in found:
@@ -108,7 +125,7 @@ def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, share
         batch = next((one.shape[0] for one in inputs if isinstance(one, Tensor) and one.dim()), 1)
         final = Plan(tuple(groups), weights, batch, torch.get_num_threads(), kernels.lanes())
     if not any(isinstance(module, SparseChain) for module in compiled.modules()) or not _agrees(
-        lambda: compiled(*inputs), expected
+        lambda: compiled(*_fresh(inputs)), expected
     ):
         return _own(model, replace(final, groups=tuple(replace(one, kernel=None) for one in final.groups)))
     if plan is None:
@@ -146,6 +163,22 @@ def _close(one: Any, two: Any) -> bool:
     return bool(torch.allclose(one, two, rtol=0, atol=float(scale) * _TOLERANCE, equal_nan=True))
 
 
+def _count_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> dict[str, int]:
+    """Run the model once and note how many inputs each part is given."""
+    counts: dict[str, int] = {}
+    handles = []
+    for name, module in model.named_modules():
+
+        def note(_: nn.Module, args: tuple[Any, ...], path: str = name) -> None:
+            counts[path] = len(args)
+
+        handles.append(module.register_forward_pre_hook(note))
+    model(*_fresh(inputs))
+    for handle in handles:
+        handle.remove()
+    return counts
+
+
 def _record_inputs(model: nn.Module, inputs: tuple[Any, ...], found: Sequence[Region]) -> dict[str, tuple[Any, ...]]:
     """Run the model once and note what each part is given; parts that are called twice, or by name, are left out."""
     if [region.path for region in found] == [""]:
@@ -159,7 +192,7 @@ def _record_inputs(model: nn.Module, inputs: tuple[Any, ...], found: Sequence[Re
             seen[path] = args if path not in seen and not kwargs and tensors else None
 
         handles.append(model.get_submodule(region.path).register_forward_pre_hook(note, with_kwargs=True))
-    model(*inputs)
+    model(*_fresh(inputs))
     for handle in handles:
         handle.remove()
     return {path: args for path, args in seen.items() if args is not None}
@@ -183,6 +216,32 @@ class CompiledNetwork(fx.GraphModule):
         code = super().recompile()
         type(self).__call__ = nn.Module.__call__  # type: ignore[method-assign]  # each has a class of its own
         return code
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        made = super().__deepcopy__(memo)
+        return _with_plan_of(self, made)
+
+    def __reduce__(self) -> Any:
+        return _restore, super().__reduce__()
+
+
+def _restore(rebuild: Callable[..., fx.GraphModule], arguments: tuple[Any, ...]) -> fx.GraphModule:
+    """Make a network from its pickle, which holds the code of the forward pass: torch.fx traces it anew."""
+    plain = rebuild(*arguments)
+    plain.graph.eliminate_dead_code(_is_needed)
+    made = CompiledNetwork(plain, plain.graph, type(plain).__name__)
+    made.train(plain.training)
+    return _with_plan_of(plain, made)
+
+
+def _with_plan_of(model: nn.Module, made: fx.GraphModule) -> fx.GraphModule:
+    if "plan" in vars(model):  # which torch.fx forgets
+        made.plan = model.plan
+    return made
+
+
+def _is_needed(node: fx.Node) -> bool:
+    return node.is_impure() or changes_in_place(node)
 
 
 @dataclass
@@ -221,13 +280,15 @@ def _compile_region(
 class _Shapes(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        n.meta["shape"] = tuple(result.shape) if isinstance(result, Tensor) else None
+        n.meta["shape"], n.meta["dtype"] = (
+            (tuple(result.shape), result.dtype) if isinstance(result, Tensor) else (None, None)
+        )
         return result
 
 
 def note_shapes(graph: fx.GraphModule, inputs: tuple[Any, ...]) -> None:
     """Let every node know the shape of its result."""
-    _Shapes(graph).run(*inputs)
+    _Shapes(graph).run(*_fresh(inputs))
 
 
 def runs(found: Sequence[Unit]) -> Iterator[list[Unit]]:
@@ -236,6 +297,8 @@ def runs(found: Sequence[Unit]) -> Iterator[list[Unit]]:
     for unit in found:
         before = run[-1] if run else None
         joined = before is not None and before.residual is None and _feeds(before, unit)
+        own = {node for one in (*run, unit) for node in one.nodes}
+        joined = joined and undisturbed(run[0].nodes[0], unit.output, own)
         if run and not joined:
             yield run
             run = []
@@ -248,7 +311,9 @@ def _feeds(before: Unit, unit: Unit) -> bool:
     if unit.source is not before.output or len(before.output.users) != 1:
         return False
     # Vectors of images are what the next layer reads, in both; but not the last dimension of something larger.
-    return (before.layer.window is None) == (unit.layer.window is None) or (unit.layer.window is None and unit.flattens)
+    if unit.flattens:
+        return len(before.output.meta["shape"]) == (2 if before.layer.window is None else 4)
+    return (before.layer.window is None) == (unit.layer.window is None)
 
 
 def _follow(plan: Plan, found: Sequence[Unit], prefix: str) -> list[Group]:
@@ -262,6 +327,10 @@ def _follow(plan: Plan, found: Sequence[Unit], prefix: str) -> list[Group]:
     for group in chosen:
         if not any(list(group.layers) == run[k : k + len(group.layers)] for run in joined for k in range(len(run))):
             raise ValueError(f"the plan joins {', '.join(group.layers)}, which do not follow each other in the network")
+    with_residual = {unit.name for unit in found if unit.residual is not None}
+    for group in chosen:
+        if group.kernel is not None and group.kernel.vectors and with_residual & set(group.layers):
+            raise ValueError(f"the plan runs {', '.join(group.layers)} in panels, where nothing can be added to them")
     return chosen
 
 
@@ -373,10 +442,14 @@ def chain_of(run: Sequence[Unit], kernel: Kernel) -> SparseChain:
 def apply(graph: fx.GraphModule, found: Sequence[Unit], chosen: Sequence[Group]) -> None:
     """Put sparse chains into a graph, in place of the layers that are to run sparse."""
     by_name: Mapping[str, Unit] = {unit.name: unit for unit in found}
-    for number, group in enumerate(group for group in chosen if group.kernel is not None):
-        assert group.kernel is not None
+    free = (name for name in (f"sparse{number}" for number in count()) if not hasattr(graph, name))
+    replaced: list[fx.Node] = []
+    for group in chosen:
+        if group.kernel is None:
+            continue
         run = [by_name[name] for name in group.layers]
-        name = f"sparse{number}"
+        name = next(free)
+        replaced += [node for unit in run for node in unit.nodes]
         graph.add_submodule(name, chain_of(run, group.kernel))
         last = run[-1]
         arguments = (run[0].source,) if last.residual is None else (run[0].source, last.residual)
@@ -393,7 +466,10 @@ def apply(graph: fx.GraphModule, found: Sequence[Unit], chosen: Sequence[Group])
                 other.source = node
             if other.residual is last.output:
                 other.residual = node
-    graph.graph.eliminate_dead_code()
+    for node in reversed(list(graph.graph.nodes)):
+        if node in replaced and not node.users:
+            graph.graph.erase_node(node)
+    graph.graph.eliminate_dead_code(_is_needed)
     graph.delete_all_unused_submodules()
     graph.graph.lint()
     graph.recompile()

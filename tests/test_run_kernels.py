@@ -1,0 +1,516 @@
+"""Sparse chains compute what dense torch computes in float64, whatever their shape, kernel and number of threads.
+
+Two differences are meant. A weight that is zero is not read, so that an infinity or NaN it would have met leaves no
+trace (dense: 0 · ∞ = NaN); and denormals, in weights, inputs and results, count as zeros.
+"""
+
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from secateur import native
+from secateur.run import Kernel, SparseChain, kernels
+from secateur.run.layers import Layer, Pool, Window
+from secateur.run.weights import SparseWeight
+
+KERNELS = [
+    Kernel(vectors, spread, shared) for vectors in (0, 1, 2, 4, 8) for spread in (1, 3) for shared in (False, True)
+]
+ACTIVATIONS = ["none", "relu", "gelu", "gelu_tanh"]
+BUILDS = [build for build in native._builds() if native._open(build)]
+
+needs_native = pytest.mark.skipif(not BUILDS, reason="the native library is not built")
+
+
+def routine_of(build: str) -> kernels.Call:
+    """Return a build's own routine: the machine's best is not the only one it can run."""
+    call = native._open(build)["secateur_chain"]
+    call.restype, call.argtypes = kernels.chain_routine().restype, kernels.chain_routine().argtypes
+    return call
+
+
+ROUTINES = {build: routine_of(build) for build in BUILDS}
+# How a chain is computed: by one of the builds, or by the twin.
+ways = st.sampled_from([*BUILDS, "twin"])
+
+
+@contextmanager
+def threads(count: int):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    yield
+    torch.set_num_threads(before)
+
+
+def sparse_layer(
+    shape: tuple[int, ...],
+    density: float,
+    activation: str = "none",
+    window: Window | None = None,
+    pool: Pool | None = None,
+    levels: int = 0,
+) -> Layer:
+    """A layer of random weights, of so many distinct values if `levels` is given."""
+    weight = torch.randn(shape) if levels == 0 else torch.randint(1, levels + 1, shape) / levels
+    weight = torch.where(torch.rand(shape) < density, weight, torch.zeros(()))
+    return Layer(SparseWeight.of(weight), torch.randn(shape[0]).numpy(), activation, window, pool)
+
+
+def dense(layers: list[Layer], x: Tensor, residual: Tensor | None = None) -> Tensor:
+    """The same by dense torch, in float64."""
+    y = x.double()
+    for layer in layers:
+        weight, bias, window = layer.weight.dense().double(), torch.from_numpy(layer.bias).double(), layer.window
+        if window is None:
+            y = F.linear(y if y.shape[-1:] == weight.shape[1:] else y.flatten(1), weight, bias)
+        else:
+            y = F.conv2d(y, weight, bias, window.stride, window.padding, window.dilation, window.groups)
+        if residual is not None and layer is layers[-1]:
+            y = y + residual.double()
+        if layer.activation == "relu":
+            y = F.relu(y)
+        elif layer.activation != "none":
+            y = F.gelu(y, approximate="none" if layer.activation == "gelu" else "tanh")
+        if layer.pool is not None:
+            y = F.max_pool2d(y, layer.pool.size, layer.pool.stride)
+    return y
+
+
+def assert_near(found: Tensor, wanted: Tensor) -> None:
+    assert found.dtype is torch.float32
+    assert found.shape == wanted.shape
+    most = float(wanted.abs().max()) if wanted.numel() else 0.0
+    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=1e-4 * most + 1e-12)
+
+
+def chain_of(layers: list[Layer], kernel: Kernel, way: str = "", **options: bool) -> SparseChain:
+    chain = SparseChain(layers, kernel, **options)
+    if way:
+        chain._call = ROUTINES.get(way)
+    return chain
+
+
+# ---- every shape ----
+
+
+@settings(max_examples=150)
+@given(
+    rows=st.integers(0, 90),
+    columns=st.integers(0, 200),
+    batch=st.integers(1, 70),
+    density=st.sampled_from([0.0, 0.01, 0.1, 0.4, 1.0]),
+    activation=st.sampled_from(ACTIVATIONS),
+    kernel=st.sampled_from(KERNELS),
+    levels=st.sampled_from([0, 5]),
+    adds=st.booleans(),
+    way=ways,
+    seed=st.integers(0, 2**20),
+)
+def test_a_linear_layer_is_the_dense_one(rows, columns, batch, density, activation, kernel, levels, adds, way, seed):
+    torch.manual_seed(seed)
+    layer = sparse_layer((rows, columns), density, activation, levels=levels)
+    x = torch.randn(batch, columns)
+    residual = torch.randn(batch, rows) if adds and not kernel.vectors else None
+    chain = chain_of([layer], kernel, way)
+    for _ in range(2):  # the second call finds everything laid out
+        assert_near(chain(x, residual), dense([layer], x, residual))
+
+
+windows = st.builds(
+    Window,
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    dilation=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    groups=st.integers(1, 3),
+)
+
+
+@settings(max_examples=250)
+@given(
+    window=windows,
+    filters=st.integers(1, 20),
+    channels=st.integers(1, 5),
+    kernel_size=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    size=st.tuples(st.integers(1, 17), st.integers(1, 17)),
+    batch=st.integers(1, 20),
+    density=st.sampled_from([0.0, 0.05, 0.3, 1.0]),
+    activation=st.sampled_from(ACTIVATIONS),
+    pool=st.sampled_from([None, None, Pool(2, 2), Pool(3, 2), Pool(2, 1), Pool(1, 3)]),
+    kernel=st.sampled_from(KERNELS),
+    levels=st.sampled_from([0, 5]),
+    adds=st.booleans(),
+    way=ways,
+    seed=st.integers(0, 2**20),
+)
+def test_a_convolution_is_the_dense_one(
+    window, filters, channels, kernel_size, size, batch, density, activation, pool, kernel, levels, adds, way, seed
+):
+    torch.manual_seed(seed)
+    assume(min(window.out(size, kernel_size)) >= (pool.size if pool else 1))
+    shape = (filters * window.groups, channels, *kernel_size)
+    layer = sparse_layer(shape, density, activation, window, pool, levels)
+    x = torch.randn(batch, channels * window.groups, *size)
+    adds = adds and not kernel.vectors and pool is None
+    residual = torch.randn(batch, shape[0], *window.out(size, kernel_size)) if adds else None
+    chain = chain_of([layer], kernel, way)
+    for _ in range(2):
+        assert_near(chain(x, residual), dense([layer], x, residual))
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(2)])
+def test_columns_beyond_two_bytes_are_found(way, kernel):
+    layer = sparse_layer((5, 70_000), 0.01, "relu")
+    x = torch.randn(3, 70_000)
+    assert_near(chain_of([layer], kernel, way)(x), dense([layer], x))
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(0, 1 << 20), Kernel(2)])
+def test_offsets_beyond_two_bytes_are_found(way, kernel):
+    layer = sparse_layer((3, 40, 3, 3), 0.1, window=Window(padding=(1, 1)))
+    x = torch.randn(2, 40, 45, 47)
+    assert_near(chain_of([layer], kernel, way)(x), dense([layer], x))
+
+
+def lenet(activation: str = "relu") -> list[Layer]:
+    return [
+        sparse_layer((6, 1, 5, 5), 0.3, activation, Window(padding=(2, 2)), Pool(2, 2)),
+        sparse_layer((16, 6, 5, 5), 0.1, activation, Window(), Pool(2, 2)),
+        sparse_layer((12, 16, 3, 3), 0.1, activation, Window(stride=(2, 2))),
+        sparse_layer((30, 12 * 2 * 2), 0.2, activation),
+        sparse_layer((10, 30), 0.3),
+    ]
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(0, 2, True), Kernel(1), Kernel(2), Kernel(4), Kernel(8)])
+@pytest.mark.parametrize("batch", [1, 37])
+def test_convolutions_and_linear_layers_run_as_one_chain(way, kernel, batch):
+    layers = lenet("gelu" if batch == 1 else "relu")
+    x = torch.randn(batch, 1, 28, 28)
+    assert_near(chain_of(layers, kernel, way)(x), dense(layers, x))
+
+
+@pytest.mark.parametrize("way", BUILDS)
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(2)])
+def test_layers_without_filters_or_channels_leave_the_bias(way, kernel):
+    none = sparse_layer((0, 2, 3, 3), 1.0, "relu", Window())
+    layers = [none, sparse_layer((4, 0), 1.0)]
+    assert_near(
+        chain_of(layers, kernel, way)(torch.randn(2, 2, 5, 5)), torch.from_numpy(layers[1].bias).expand(2, 4).double()
+    )
+    blind = sparse_layer((4, 0, 3, 3), 1.0, window=Window())
+    wanted = torch.from_numpy(blind.bias)[:, None, None].expand(2, 4, 3, 3).double()
+    assert_near(chain_of([blind], kernel, way)(torch.randn(2, 0, 5, 5)), wanted)
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(2)])
+def test_one_chain_takes_images_of_any_size(way, kernel):
+    layers = [sparse_layer((4, 2, 3, 3), 0.5, "relu", Window()), sparse_layer((3, 4, 3, 3), 0.5, window=Window((2, 1)))]
+    chain = chain_of(layers, kernel, way)
+    for size in ((9, 9), (5, 6), (30, 7), (9, 9), (5, 5)):
+        x = torch.randn(3, 2, *size)
+        assert_near(chain(x), dense(layers, x))
+
+
+def test_a_chain_forgets_sizes_it_has_not_seen_for_long():
+    chain = SparseChain([sparse_layer((2, 1, 2, 2), 1.0, window=Window())])
+    for size in range(2, 200):
+        chain(torch.randn(1, 1, size, 2))
+    assert len(chain._prepared) < 50
+
+
+# ---- every layout of the input ----
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(2)])
+@pytest.mark.parametrize("lead", [(), (1,), (7,), (2, 3), (1, 5), (2, 1, 4), (0,), (2, 0)])
+def test_all_dimensions_before_the_last_are_samples(way, kernel, lead):
+    layer = sparse_layer((6, 9), 0.5, "gelu")
+    x = torch.randn(*lead, 9)
+    chain = chain_of([layer], kernel, way)
+    for _ in range(2):
+        assert_near(chain(x), dense([layer], x))
+    if not kernel.vectors:
+        residual = torch.randn(*lead, 6)
+        assert_near(chain(x, residual), dense([layer], x, residual))
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(2)])
+@pytest.mark.parametrize("lead", [(), (1,), (3,), (0,)])
+def test_single_images_and_empty_batches_are_taken(way, kernel, lead):
+    layer = sparse_layer((6, 2, 3, 3), 0.5, "relu", Window(), Pool(2, 2))
+    x = torch.randn(*lead, 2, 9, 8)
+    chain = chain_of([layer], kernel, way)
+    for _ in range(2):
+        assert_near(chain(x), dense([layer], x))
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+def test_samples_of_any_shape_are_read_as_vectors(way):
+    layer = sparse_layer((6, 24), 0.5)
+    chain = chain_of([layer], Kernel(), way, flattens=True)
+    for shape in ((5, 24), (5, 2, 3, 4), (5, 4, 3, 2), (1, 24, 1)):
+        x = torch.randn(shape)
+        assert_near(chain(x), dense([layer], x.flatten(1)))
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(4)])
+def test_strides_of_the_input_do_not_matter(way, kernel):
+    layer, x = sparse_layer((6, 9), 0.5), torch.randn(9, 20)
+    chain = chain_of([layer], kernel, way)
+    chain(torch.randn(2, 9))
+    for view in (x.t(), torch.randn(40, 9)[::2], torch.randn(20, 18)[:, ::2], torch.randn(1, 9).expand(20, 9)):
+        assert_near(chain(view), dense([layer], view))
+    image, images = sparse_layer((4, 3, 3, 3), 0.5, window=Window()), torch.randn(5, 3, 8, 7)
+    chain = chain_of([image], kernel, way)
+    chain(images)
+    for view in (images.to(memory_format=torch.channels_last), images.transpose(2, 3), images[:, :, ::2, 1:]):
+        assert_near(chain(view), dense([image], view))
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+def test_a_residual_of_any_strides_is_added(way):
+    layer, x = sparse_layer((4, 3, 3, 3), 0.5, "relu", Window()), torch.randn(5, 3, 8, 7)
+    residual = torch.randn(5, 4, 6, 5)
+    chain = chain_of([layer], Kernel(), way)
+    for view in (residual.to(memory_format=torch.channels_last), residual[:1], residual[:, :, :, :1]):
+        assert_near(chain(x, view), dense([layer], x, view))
+
+
+# ---- zeros, infinities, NaN and denormals ----
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+@pytest.mark.parametrize("kernel", KERNELS[:8:2])
+def test_rows_without_weights_give_their_bias(way, kernel):
+    weight = torch.randn(40, 30) * (torch.arange(40) % 3 == 0)[:, None]
+    layer = Layer(SparseWeight.of(weight), torch.arange(40.0).numpy())
+    found = chain_of([layer], kernel, way)(torch.randn(9, 30))
+    silent = torch.arange(40) % 3 != 0
+    assert (found[:, silent] == torch.arange(40.0)[silent]).all()
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(1), Kernel(8)])
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu"])
+def test_nan_and_infinities_reach_what_reads_them(way, kernel, activation):
+    layer = sparse_layer((20, 30), 0.3, activation)
+    x = torch.randn(8, 30)
+    x[0, 3], x[1, 4], x[2, 5] = torch.nan, torch.inf, -torch.inf
+    wanted = dense([layer], x)
+    reads = layer.weight.dense() != 0
+    for sample, column in ((0, 3), (1, 4), (2, 5)):
+        # What does not read the odd number is what it would be without it: the dense product has 0 · ∞ = NaN there.
+        finite = x[sample].clone()
+        finite[column] = 0
+        wanted[sample] = torch.where(reads[:, column], wanted[sample], dense([layer], finite[None])[0])
+    found = chain_of([layer], kernel, way)(x)
+    if activation == "gelu":  # −∞ · Φ(−∞) is no number for torch; what stands in for it may be zero
+        found, wanted = found[:2], wanted[:2]
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(1), Kernel(8)])
+@pytest.mark.parametrize("pool", [Pool(2, 2), Pool(3, 1), Pool(3, 2)])
+def test_max_pooling_keeps_nan_and_infinities_as_torch_does(way, kernel, pool):
+    layer = Layer(SparseWeight.of(torch.ones(1, 1, 1, 1)), np.zeros(1, np.float32), "none", Window(), pool)
+    x = torch.randn(30, 1, 8, 8)
+    odd = torch.rand(x.shape)
+    x[odd < 0.06], x[odd > 0.94], x[(odd > 0.5) & (odd < 0.56)] = torch.nan, -torch.inf, torch.inf
+    x[0] = -torch.inf
+    found = chain_of([layer], kernel, way)(x)
+    torch.testing.assert_close(found, F.max_pool2d(x, pool.size, pool.stride), rtol=0, atol=0, equal_nan=True)
+
+
+@needs_native
+def test_denormal_weights_count_as_zeros():
+    weight = torch.tensor([[1e-39, 2.0], [-1e-45, 0.0], [torch.nan, 1e-40]])
+    assert SparseWeight.of(weight).count == 2
+    assert SparseWeight.of(weight[:2]).places.tolist() == [1]
+
+
+@pytest.mark.parametrize("way", BUILDS)
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(1), Kernel(8)])
+def test_denormal_inputs_and_results_are_flushed(way, kernel):
+    layer = Layer(SparseWeight.of(torch.tensor([[1e30], [1e-30]])), np.zeros(2, np.float32))
+    x = torch.tensor([[1e-39], [1e-10], [1.0]])
+    found = chain_of([layer], kernel, way)(x)
+    assert found[0].tolist() == [0.0, 0.0]  # 1e-9 where denormals are read
+    assert found[1, 1] == 0.0
+    assert found[2, 1] > 0
+
+
+@needs_native
+def test_denormals_outside_of_a_chain_stay_what_they_are():
+    chain = SparseChain([sparse_layer((300, 300), 0.9)])
+    with threads(2):
+        for batch in (1, 2, 64):
+            chain(torch.randn(batch, 300))
+            assert torch.tensor([1e-39]).mul(0.5).item() > 0
+
+
+# ---- threads ----
+
+
+@needs_native
+@settings(max_examples=25)
+@given(
+    kernel=st.sampled_from(KERNELS),
+    batch=st.sampled_from([1, 2, 3, 17, 64, 130]),
+    images=st.booleans(),
+    deep=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+def test_the_bits_do_not_depend_on_the_number_of_threads(kernel, batch, images, deep, seed):
+    torch.manual_seed(seed)
+    if images:
+        window = Window(stride=(1 + seed % 2,) * 2, padding=(1, 1))
+        layers = [sparse_layer((70, 8, 3, 3), 0.5, "relu", window)] + [
+            sparse_layer((5, 70, 3, 3), 0.5, "none", window) for _ in range(deep)
+        ]
+        batch, x = min(batch, 20), torch.randn(min(batch, 20), 8, 12, 12)
+    else:
+        layers = [sparse_layer((700, 300), 0.7, "gelu")] + [sparse_layer((30, 700), 0.5) for _ in range(deep)]
+        x = torch.randn(batch, 300)
+    chain = SparseChain(layers, kernel)
+    results = []
+    for count in (1, 2, 3):
+        with threads(count):
+            results.append(chain(x))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+    assert_near(results[0], dense(layers, x))
+
+
+@needs_native
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(2)])
+def test_many_python_threads_may_call_one_chain(kernel):
+    layers = lenet()
+    chain = SparseChain(layers, kernel)
+    inputs = [torch.randn(1 + number % 5, 1, 28, 28) for number in range(24)]
+    wanted = [dense(layers, x) for x in inputs]
+    found: list[Tensor] = [torch.empty(0)] * len(inputs)
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            found[number] = chain(inputs[number])
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(len(inputs))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for one, other in zip(found, wanted, strict=True):
+        assert_near(one, other)
+
+
+# ---- what is refused ----
+
+
+def test_inputs_that_do_not_fit_are_refused():
+    linear = SparseChain([sparse_layer((6, 9), 0.5)])
+    image = SparseChain(
+        [sparse_layer((4, 3, 3, 3), 0.5, window=Window()), sparse_layer((2, 4, 3, 3), 1, window=Window())]
+    )
+    with pytest.raises(ValueError, match="takes 9 features, got an input of shape"):
+        linear(torch.randn(3, 8))
+    with pytest.raises(ValueError, match="images of 3 channels"):
+        image(torch.randn(1, 4, 8, 8))
+    with pytest.raises(ValueError, match="images of 3 channels"):
+        image(torch.randn(1, 1, 3, 8, 8))
+    with pytest.raises(ValueError, match="2 × 9 pixels are smaller"):
+        image(torch.randn(1, 3, 2, 9))
+    with pytest.raises(ValueError, match="2 × 7 pixels are smaller"):  # what the first layer leaves of them
+        image(torch.randn(1, 3, 4, 9))
+    with pytest.raises(TypeError, match=r"float32 on the CPU, got torch\.float64"):
+        linear(torch.randn(3, 9).double())
+    with pytest.raises(RuntimeError, match="no gradients"):
+        linear(torch.randn(3, 9, requires_grad=True))
+    with pytest.raises(ValueError, match="at least one layer"):
+        SparseChain([])
+
+
+def test_an_image_that_vanishes_between_layers_does_not_come_back_by_padding():
+    layers = [
+        sparse_layer((2, 1, 5, 5), 1.0, window=Window()),
+        sparse_layer((2, 2, 1, 1), 1, window=Window(padding=(4, 4))),
+    ]
+    with pytest.raises(ValueError, match="smaller"):
+        SparseChain(layers)(torch.randn(1, 1, 3, 3))
+
+
+def test_a_pool_larger_than_its_image_is_refused():
+    chain = SparseChain([sparse_layer((2, 1, 2, 2), 1.0, "none", Window(), Pool(3, 3))])
+    for size in (2, 3):
+        with pytest.raises(ValueError, match="smaller"):
+            chain(torch.randn(1, 1, size, size))
+
+
+def test_a_residual_that_the_kernels_cannot_add_is_refused():
+    layer, x = sparse_layer((4, 3, 3, 3), 0.5, "none", Window(), Pool(2, 2)), torch.randn(1, 3, 8, 8)
+    with pytest.raises(ValueError, match="pool"):
+        SparseChain([layer])(x, torch.randn(1, 4, 3, 3))
+    plain = sparse_layer((6, 9), 0.5)
+    with pytest.raises(ValueError, match="panels"):
+        SparseChain([plain], Kernel(2))(torch.randn(2, 9), torch.randn(2, 6))
+    for dtype in (torch.float16, torch.float64, torch.int64):
+        with pytest.raises(TypeError, match="residual"):
+            SparseChain([plain])(torch.randn(2, 9), torch.ones(2, 6, dtype=dtype))
+
+
+@pytest.mark.parametrize("fault", ["beyond", "negative", "twice", "descending"])
+def test_loaded_weights_outside_of_a_layer_never_reach_the_kernel(fault):
+    layer = sparse_layer((6, 9), 1.0)
+    chain = SparseChain([layer])
+    chain(torch.randn(1, 9))
+    state = {name: value.clone() for name, value in chain.state_dict().items()}
+    places = state["places0"]
+    if fault == "beyond":
+        places[-1] = 54
+    elif fault == "negative":
+        places[0] = -1
+    elif fault == "twice":
+        places[5] = places[4]
+    else:
+        places[4:6] = places[4:6].flip(0)
+    chain.load_state_dict(state)
+    chain._call = lambda *_: pytest.fail("the kernel ran")
+    with pytest.raises(ValueError, match="layer 0 of the chain has"):
+        chain(torch.randn(1, 9))
+
+
+def test_weights_that_are_changed_in_place_are_looked_at_before_a_new_size():
+    chain = SparseChain([sparse_layer((2, 1, 2, 2), 1.0, window=Window())])
+    chain(torch.randn(1, 1, 4, 4))
+    chain.places0[-1] = 10**6
+    with pytest.raises(ValueError, match="outside of its 8 weights"):
+        chain(torch.randn(1, 1, 5, 5))
+
+
+def test_a_chain_loads_what_another_saved():
+    first, second = (SparseChain([sparse_layer((6, 9), 1.0)]) for _ in range(2))
+    x = torch.randn(4, 9)
+    assert not torch.equal(first(x), second(x))
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first(x), second(x))
+
+
+def test_a_kernel_of_no_known_kind_is_refused():
+    with pytest.raises(ValueError, match="1, 2, 4 or 8 vectors"):
+        Kernel(3)
+    with pytest.raises(ValueError, match="spread"):
+        Kernel(0, 0)
