@@ -25,7 +25,8 @@ from secateur.experiments.compress import Compression, compress, evaluate_file
 from secateur.experiments.job import Job, evaluate
 from secateur.experiments.presets import compression_preset, preset, preset_names
 from secateur.experiments.rundir import RunDirectory, RunError
-from secateur.report.gather import command, gather, name_in_model
+from secateur.report.commands import command
+from secateur.report.gather import gather, name_in_model
 from secateur.report.literature import PUBLISHED
 from secateur.sibling import SiblingConfig
 from secateur.train.loop import TrainConfig
@@ -117,7 +118,7 @@ def test_every_layer_has_a_row_and_their_bytes_sum_up_to_the_file(finished, page
         row = layers[layer["name"]]
         assert row[column["weights"]] == f"{layer['weights']:,}"
         assert row[column["kept"]] == f"{layer['kept']:,}"
-        assert row[column["threshold"]] == f"{result['thresholds'][layer['name']][0]:.4f}"
+        assert row[column["threshold"]] == f"{result['thresholds'][layer['name']][0]:.4g}"
     sizes = [int(row[column["bytes"]].replace(",", "")) for row in rows]
     assert sum(sizes[:-1]) == sizes[-1] == file.packed.stat().st_size
 

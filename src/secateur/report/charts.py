@@ -17,8 +17,8 @@ from bokeh.models.annotations import BoxAnnotation, Label, Span
 from bokeh.models.renderers import DataRenderer
 from bokeh.plotting import figure
 
-from secateur.report.gather import Epoch, Error, Run
-from secateur.report.literature import PAPER, Published, published
+from secateur.report.facts import Epoch, Error, Run
+from secateur.report.literature import Published, published, reference
 from secateur.report.weights import LayerLook
 
 COLOURS = ("#0b7ac8", "#d55e00", "#00936b", "#a663cc", "#b07d00", "#c2477f", "#0e8f9e", "#7d8590")
@@ -138,10 +138,12 @@ def _history_chart(
     _mark_phases(plot, run)
     place = [("phase", "@phase, epoch @epoch")] + ([("step", "@x{0,0}")] if run.counts_steps else [])
     if len(series) <= _MOST_NAMES:
-        tips = place + [(key, f"@y{number}{{0,0.0000}}") for number, key in enumerate(series)]
-        plot.add_tools(HoverTool(renderers=[lines[0]], mode="vline", tooltips=tips))
+        tips = place + [(key, f"@y{number}{{%.5g}}") for number, key in enumerate(series)]
+        formats = {f"@y{number}": "printf" for number in range(len(series))}
+        plot.add_tools(HoverTool(renderers=[lines[0]], mode="vline", tooltips=tips, formatters=formats))
     else:
-        plot.add_tools(HoverTool(mode="mouse", tooltips=[("", "$name"), *place, (label, "$y{0,0.0000}")]))
+        tips = [("", "$name"), *place, (label, "$y{%.5g}")]
+        plot.add_tools(HoverTool(mode="mouse", tooltips=tips, formatters={"$y": "printf"}))
     return Chart(name, title, _in_words(title, series), _item(plot), columns, _shortened(legend), note)
 
 
@@ -317,7 +319,7 @@ def pareto_chart(runs: Sequence[Run], size: Size, network: str, data: str) -> Ch
     if marks:
         _draw_marks(plot, marks, size)
         legend.append(Key("published", COLOURS[1], "diamond"))
-    paper = PAPER.get(network) if data in ("mnist", "imagenet") else None
+    paper = reference(network, data)
     if size == "kept" and paper is not None:
         _mark(plot, paper.kept, "dotted")
         others = [*(point.size for point in points), *(mark.kept for mark in marks)]
@@ -451,7 +453,7 @@ def _figure(x: str, y: str, *, height: int = 280, **options: Any) -> figure:
             minor_tick_line_color=None,
         )
     plot.xaxis.formatter = NumeralTickFormatter(format="0,0.[000]")
-    plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[0000]")
+    plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[00000000]")
     plot.xgrid.grid_line_color = None
     return plot
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from secateur import models
-from secateur.report.gather import Layer, Run, name_in_model
+from secateur.report.facts import Layer, Run
+from secateur.report.gather import name_in_model
 
 _BINS = 121  # odd: zero lies in the middle of one
 _PIECE = 1 << 22  # elements read at a time
