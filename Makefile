@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: run test lint bench readme clean
+.PHONY: run test lint bench readme docs clean
 
 run: $(INSTALLED)
 	$(BIN)/secateur compress lenet-300-100 --data mnist --preset quick --resume
@@ -22,9 +22,15 @@ lint: $(INSTALLED)
 bench: $(INSTALLED)
 	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
 
-# The README's tables, from results/.
+# The README's table and the page of results, from results/; and links to lines of code.
 readme: $(INSTALLED)
 	$(BIN)/python -m secateur.report.readme README.md
+	$(BIN)/python docs/lines.py
+
+# The documentation, in build/docs; a warning is an error.
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo build/docs/index.html
 
 # torch first and alone: the constraint names the version, so that nothing else pulls in a larger one.
 $(INSTALLED): pyproject.toml constraints.txt $(wildcard native/*)

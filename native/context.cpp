@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <new>
-#include <type_traits>
 #include <vector>
 
 namespace {
@@ -353,13 +352,45 @@ private:
 constexpr Bit Values::even, Values::blank;
 constexpr uint32_t Values::limits[5];
 
-// Codes the matrix. An encoder reads `levels`, a decoder writes them.
+// Where levels are read from or written to: a whole matrix, or a list of what is not zero, beside which the row that is
+// being decoded and the one above are kept, since contexts need them. One class for both, so that the loop below is
+// compiled once for each coder and everything in it inlined.
+class Levels {
+public:
+    Levels(int32_t* matrix, int64_t columns) : rows(matrix), columns(columns) {}
+    Levels(void* places, bool wide, int32_t* levels, const Problem& problem)
+        : kept(std::min<int64_t>(problem.rows, 2) * problem.columns, 0), rows(kept.data()), columns(problem.columns),
+          wide(wide), listed(levels), places(places) {}
+    Levels(const Levels&) = delete;
+
+    int32_t* row(int64_t i) { return rows + (listed ? i % 2 : i) * columns; }
+    void begin_row(int64_t i) {
+        if (listed && i > 1) std::fill_n(row(i), columns, 0);
+    }
+    void found(int64_t place, int32_t level) {
+        if (!listed) return;
+        if (wide)
+            static_cast<int64_t*>(places)[count] = place;
+        else
+            static_cast<int32_t*>(places)[count] = static_cast<int32_t>(place);
+        listed[count++] = level;
+    }
+
+private:
+    std::vector<int32_t> kept;
+    int32_t* const rows;
+    const int64_t columns;
+    const bool wide = false;
+    int32_t* const listed = nullptr;
+    void* const places = nullptr;
+    int64_t count = 0;
+};
+
+// Codes the matrix, level by level. A decoder must find zeros wherever it has not yet written.
 template <class Coder>
-void run(Coder& coder, int32_t* levels, const Problem& problem) {
+void run(Coder& coder, Levels& levels, const Problem& problem) {
     const int64_t rows = problem.rows, columns = problem.columns, stride = problem.stride;
-    constexpr bool decoding = std::is_same_v<Coder, Decoder>;
     int64_t cells = rows * columns, left = problem.nonzero;
-    if (decoding) std::fill_n(levels, cells, 0);
     if (left == 0) return;
 
     auto share = [&] { return static_cast<uint32_t>(std::min<uint64_t>(certain, (uint64_t(left) << 22) / cells)); };
@@ -397,7 +428,9 @@ void run(Coder& coder, int32_t* levels, const Problem& problem) {
         const uint8_t* const up2 = marks.data() + ((i + 1) % 3) * padded + pad;
         const int column_expected = densities.expected(i);
         const int around_expected = densities.expected(uint64_t(i) * area + area / 2);
-        int32_t* const line = levels + i * columns;
+        levels.begin_row(i);
+        int32_t* const line = levels.row(i);
+        const int32_t* const line_above = i ? levels.row(i - 1) : nullptr;
         row = place;
         values.begin_row();
         uint32_t row_count = 0;
@@ -441,9 +474,10 @@ void run(Coder& coder, int32_t* levels, const Problem& problem) {
             before[j + 1] = before[j] + y;
             if (!y) continue;
             int32_t above = stride && j >= stride ? line[j - stride] : 0;
-            line[j] = values.code(coder, line[j], j, j ? line[j - 1] : 0, i ? line[j - columns] : 0, above,
+            line[j] = values.code(coder, line[j], j, j ? line[j - 1] : 0, i ? line_above[j] : 0, above,
                                   row_count ? 2 * row_size / row_count : -1,
                                   column_count[j] ? 2 * column_size[j] / column_count[j] : -1);
+            levels.found(i * columns + j, line[j]);
             row_size += std::abs(line[j]);
             column_size[j] += std::abs(line[j]);
             row_found = densities.found(++row_count);
@@ -467,7 +501,8 @@ EXPORT int64_t secateur_context_encode(int32_t* levels, int64_t rows, int64_t co
                                        int32_t largest, int64_t stride, uint8_t* out, int64_t capacity) {
     try {
         Encoder coder(out, capacity);
-        run(coder, levels, {rows, columns, nonzero, smallest, largest, stride});
+        Levels matrix(levels, columns);
+        run(coder, matrix, {rows, columns, nonzero, smallest, largest, stride});
         return coder.finish();
     } catch (const std::bad_alloc&) {
         return -2;
@@ -480,7 +515,25 @@ EXPORT int64_t secateur_context_decode(const uint8_t* in, int64_t length, int64_
                                        int32_t smallest, int32_t largest, int64_t stride, int32_t* levels) {
     try {
         Decoder coder(in, length);
-        run(coder, levels, {rows, columns, nonzero, smallest, largest, stride});
+        Levels matrix(levels, columns);
+        std::fill_n(levels, rows * columns, 0);
+        run(coder, matrix, {rows, columns, nonzero, smallest, largest, stride});
+        return coder.consumed_exactly() ? 0 : -1;
+    } catch (const std::bad_alloc&) {
+        return -2;
+    }
+}
+
+// The same without a matrix: writes the `nonzero` places that are not zero (32 or, if `wide`, 64 bits each), rising, and
+// the level of each. Whatever the bytes are, all of them are written, and lie within the matrix and the bounds.
+EXPORT int64_t secateur_context_list(const uint8_t* in, int64_t length, int64_t rows, int64_t columns, int64_t nonzero,
+                                     int32_t smallest, int32_t largest, int64_t stride, void* places, int32_t wide,
+                                     int32_t* levels) {
+    try {
+        const Problem problem{rows, columns, nonzero, smallest, largest, stride};
+        Decoder coder(in, length);
+        Levels list(places, wide, levels, problem);
+        run(coder, list, problem);
         return coder.consumed_exactly() ? 0 : -1;
     } catch (const std::bad_alloc&) {
         return -2;

@@ -106,9 +106,10 @@ int64_t tokenize(const Place* places, const int32_t* levels, int64_t count, uint
     return writer.finish();
 }
 
-template <class Value>
-int64_t scatter(const uint8_t* gap_tokens, const uint8_t* level_tokens, int64_t count, const uint8_t* raw, int64_t length,
-                const Value* table, int64_t size, int64_t smallest, int64_t largest, Value* out) {
+// Puts tokens and raw bits together again, and tells `found` the number of every level, its place and itself.
+template <class Found>
+INLINE int64_t untokenize(const uint8_t* gap_tokens, const uint8_t* level_tokens, int64_t count, const uint8_t* raw,
+                          int64_t length, int64_t size, int64_t smallest, int64_t largest, Found found) {
     static const Meaning gap(gap_direct_bits), level(level_direct_bits);
     int64_t gap_bits = 0, bits = 0;
     for (int64_t i = 0; i < count; ++i) gap_bits += gap.digits[gap_tokens[i]], bits += level.digits[level_tokens[i]];
@@ -122,12 +123,9 @@ int64_t scatter(const uint8_t* gap_tokens, const uint8_t* level_tokens, int64_t 
         place += gap.start[g] + gap_reader.take(gap.digits[g]) + 1;  // a gap is below 2³⁴, and `size` below 2⁴⁸
         if (place >= size) return -3;
         const int64_t folded = level.start[t] + level_reader.take(level.digits[t]);
-        const int64_t found = folded & 1 ? -(folded + 1) / 2 : folded / 2 + 1;
-        if (found < smallest || found > largest) return -4;
-        if constexpr (std::is_same_v<Value, int32_t>)
-            out[place] = static_cast<int32_t>(found);
-        else
-            out[place] = table[found < 0 ? largest - smallest + 1 + found : found];
+        const int64_t unfolded = folded & 1 ? -(folded + 1) / 2 : folded / 2 + 1;
+        if (unfolded < smallest || unfolded > largest) return -4;
+        found(i, place, unfolded);
     }
     return 0;
 }
@@ -235,8 +233,14 @@ EXPORT int64_t secateur_rans_scatter(const uint8_t* gap_tokens, const uint8_t* l
                                      int32_t smallest, int32_t largest, void* out) {
     auto with = [&](auto* values) {
         using Value = std::remove_pointer_t<decltype(values)>;
-        return scatter(gap_tokens, level_tokens, count, raw, length, static_cast<const Value*>(table), size, smallest,
-                       largest, values);
+        auto worth = static_cast<const Value*>(table);
+        return untokenize(gap_tokens, level_tokens, count, raw, length, size, smallest, largest,
+                          [=](int64_t, int64_t place, int64_t level) {
+                              if constexpr (std::is_same_v<Value, int32_t>)
+                                  values[place] = static_cast<int32_t>(level);
+                              else
+                                  values[place] = worth[level < 0 ? int64_t(largest) - smallest + 1 + level : level];
+                          });
     };
     switch (width) {
         case 0: return with(static_cast<int32_t*>(out));
@@ -246,4 +250,18 @@ EXPORT int64_t secateur_rans_scatter(const uint8_t* gap_tokens, const uint8_t* l
         case 8: return with(static_cast<uint64_t*>(out));
         default: return -5;
     }
+}
+
+// The same without a tensor to fill: writes the place of every level (32 or, if `wide`, 64 bits) and the level.
+EXPORT int64_t secateur_rans_list(const uint8_t* gap_tokens, const uint8_t* level_tokens, int64_t count,
+                                  const uint8_t* raw, int64_t length, int64_t size, int32_t smallest, int32_t largest,
+                                  void* places, int32_t wide, int32_t* levels) {
+    auto into = [&](auto* each) {
+        return untokenize(gap_tokens, level_tokens, count, raw, length, size, smallest, largest,
+                          [=](int64_t i, int64_t place, int64_t level) {
+                              each[i] = static_cast<std::remove_pointer_t<decltype(each)>>(place);
+                              levels[i] = static_cast<int32_t>(level);
+                          });
+    };
+    return wide ? into(static_cast<int64_t*>(places)) : into(static_cast<int32_t*>(places));
 }

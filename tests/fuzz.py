@@ -19,6 +19,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from secateur.encode import container
@@ -121,11 +122,47 @@ def check(content, limit=LIMIT):
     """Read a file; return whether it was accepted."""
     try:
         archive = Archive(io.BytesIO(content), limit)
+        for record in archive.records:
+            check_sparse(archive, record, limit)
         for _record, tensor in archive.read_all():
             assert tensor.numel() * tensor.element_size() <= limit
     except FormatError:
         return False
     return True
+
+
+def check_sparse(archive, record, limit):
+    """Read a tensor in both ways: both refuse it for the same reason, or both find the same values."""
+    sparse, refusal = outcome(archive.read_sparse, record)
+    tensor, other_refusal = outcome(archive.read, record)
+    if "read it as a dense tensor" in str(refusal):  # in half of the memory
+        return
+    assert str(refusal) == str(other_refusal)
+    if refusal is not None:
+        raise refusal
+    assert sparse.shape == tuple(tensor.shape)
+    assert len(sparse.places) * tensor.element_size() <= limit
+    patterns = bit_patterns(tensor)
+    places = np.flatnonzero(patterns.any(1))
+    assert np.array_equal(sparse.places, places)
+    if tensor.dtype not in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):  # which become float32
+        assert sparse.values.tobytes() == patterns[places].tobytes()
+
+
+def outcome(read, record):
+    """Return what reading gives, or why it is refused."""
+    try:
+        return read(record), None
+    except FormatError as error:
+        return None, error
+
+
+def bit_patterns(tensor):
+    """Return the bytes of every element, a row each."""
+    flat = tensor.contiguous().reshape(-1)
+    if not flat.numel():
+        return np.zeros((0, flat.element_size()), np.uint8)
+    return flat.view(torch.uint8).numpy().reshape(flat.numel(), -1)
 
 
 def change_bytes(content, rng):

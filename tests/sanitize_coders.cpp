@@ -11,11 +11,15 @@
 extern "C" {
 int64_t secateur_context_encode(int32_t*, int64_t, int64_t, int64_t, int32_t, int32_t, int64_t, uint8_t*, int64_t);
 int64_t secateur_context_decode(const uint8_t*, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int64_t, int32_t*);
+int64_t secateur_context_list(const uint8_t*, int64_t, int64_t, int64_t, int64_t, int32_t, int32_t, int64_t, void*,
+                              int32_t, int32_t*);
 int64_t secateur_rans_encode(const uint8_t*, int64_t, const uint32_t*, int64_t, uint16_t*, int64_t);
 int64_t secateur_rans_decode(const uint16_t*, int64_t, int64_t, const uint32_t*, int64_t, uint8_t*);
 int64_t secateur_rans_tokenize(const void*, int32_t, const int32_t*, int64_t, uint8_t*, uint8_t*, uint8_t*, int64_t);
 int64_t secateur_rans_scatter(const uint8_t*, const uint8_t*, int64_t, const uint8_t*, int64_t, const void*, int32_t,
                               int64_t, int32_t, int32_t, void*);
+int64_t secateur_rans_list(const uint8_t*, const uint8_t*, int64_t, const uint8_t*, int64_t, int64_t, int32_t, int32_t,
+                           void*, int32_t, int32_t*);
 }
 
 static std::mt19937_64 random_bits;
@@ -41,6 +45,25 @@ static void spoil(std::vector<T>& stream) {
     }
 }
 
+// Lists what is not zero, and makes sure that it is what a matrix holds.
+template <class Place>
+static int64_t list_context(const std::vector<uint8_t>& stream, int64_t rows, int64_t columns, int64_t nonzero,
+                            int32_t smallest, int32_t largest, int64_t stride, const std::vector<int32_t>& matrix,
+                            int64_t number) {
+    std::vector<Place> places(nonzero);
+    std::vector<int32_t> levels(nonzero), again(rows * columns, 0);
+    const int64_t outcome =
+        secateur_context_list(stream.data(), stream.size(), rows, columns, nonzero, smallest, largest, stride,
+                              places.data(), sizeof(Place) == 8, levels.data());
+    Place before = -1;
+    for (int64_t i = 0; i < nonzero; before = places[i++]) {
+        if (places[i] <= before || places[i] >= rows * columns) fail("a place does not rise, or lies outside", number);
+        again[places[i]] = levels[i];
+    }
+    if (again != matrix) fail("list and matrix are not the same", number);
+    return outcome;
+}
+
 static bool context(int64_t number) {
     const int64_t rows = 1 + below(20), columns = 1 + below(30), largest = int64_t(1) << below(16);
     const int64_t stride = columns > 5 && below(2) ? 4 + below(columns - 4) : 0;
@@ -64,12 +87,17 @@ static bool context(int64_t number) {
     if (secateur_context_decode(stream.data(), length, rows, columns, nonzero, smallest, most, stride, back.data()) ||
         back != wanted)
         fail("levels were not given back", number);
+    if (list_context<int32_t>(stream, rows, columns, nonzero, smallest, most, stride, wanted, number))
+        fail("a sound stream was not listed", number);
     spoil(stream);
+    stream.shrink_to_fit();
     if (below(3) == 0) nonzero = below(rows * columns + 1);
     if (below(3) == 0) smallest = -static_cast<int32_t>(below(70000)), most = 1 + static_cast<int32_t>(below(70000));
     if (smallest == 0 && most == 0) nonzero = 0;  // which a caller makes sure of
     const int64_t outcome = secateur_context_decode(stream.data(), stream.size(), rows, columns, nonzero, smallest, most,
                                                     stride, back.data());
+    if (list_context<int64_t>(stream, rows, columns, nonzero, smallest, most, stride, back, number) != outcome)
+        fail("a stream was refused in one way and not in the other", number);
     for (int32_t level : back) {
         if (level < smallest || level > most) fail("a level lies outside of its bounds", number);
         nonzero -= level != 0;
@@ -122,6 +150,12 @@ static bool tokens(int64_t number) {
                               back.data()) ||
         back != wanted)
         fail("levels were not put back", number);
+    std::vector<Place> found(count);
+    std::vector<int32_t> listed(count);
+    if (secateur_rans_list(gaps.data(), kept.data(), count, raw.data(), length, size, smallest, most, found.data(),
+                           sizeof(Place) == 8, listed.data()) ||
+        found != places || listed != levels)
+        fail("levels were not listed", number);
     switch (below(3)) {
         case 0: spoil(raw); break;
         case 1: for (int64_t k = below(8); k >= 0 && count; --k) gaps[below(count)] = static_cast<uint8_t>(below(256)); break;
@@ -132,8 +166,12 @@ static bool tokens(int64_t number) {
     const int32_t width = 1 << below(4);
     const std::vector<uint8_t> table((int64_t(most) - smallest + 1) * width, 3);
     std::vector<uint8_t> out(size * width);
-    return secateur_rans_scatter(gaps.data(), kept.data(), count, raw.data(), raw.size(), table.data(), width, size,
-                                 smallest, most, out.data()) != 0;
+    const int64_t outcome = secateur_rans_scatter(gaps.data(), kept.data(), count, raw.data(), raw.size(), table.data(),
+                                                  width, size, smallest, most, out.data());
+    if (outcome != secateur_rans_list(gaps.data(), kept.data(), count, raw.data(), raw.size(), size, smallest, most,
+                                      found.data(), sizeof(Place) == 8, listed.data()))
+        fail("tokens were refused in one way and not in the other", number);
+    return outcome != 0;
 }
 
 int main(int, char** arguments) {

@@ -78,7 +78,7 @@ def sentence(complaint: str) -> str:
         ("prune lenet-5 --threads 0", "threads must be ≥ 1, got 0"),
         ("prune lenet-5 --seed -1", "seed must be ≥ 0, got -1"),
         ("summary lenet-6", 'there is no network "lenet-6": did you mean "lenet-5"?'),
-        ("reproduce table3", 'there is no table "table3": did you mean "table2"?'),
+        ("reproduce table3", 'there is no table or figure "table3": did you mean "table2"?'),
         ("reproduce table1 --networks lenet5", 'there is no network "lenet5": did you mean "lenet-5"?'),
         ("reproduce table1 --preset qick", 'there is no preset "qick": did you mean "quick"?'),
         ("reproduce table1 --seeds -1", "seeds must be ≥ 0, got -1"),

@@ -3,6 +3,7 @@ import math
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fuzz import check, rebuild, split
@@ -24,7 +25,7 @@ SHAPES = [(), (1,), (0,), (7,), (3, 0, 2), (1, 1), (5, 4), (2, 3, 4), (3, 2, 3, 
 
 
 def bits(tensor):
-    return tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else torch.zeros(0)
+    return tensor.contiguous().reshape(-1).view(torch.uint8) if tensor.numel() else torch.zeros(0, dtype=torch.uint8)
 
 
 def through_a_file(tensor, **options):
@@ -33,7 +34,20 @@ def through_a_file(tensor, **options):
     [(record, again)] = archive.read_all()
     assert (again.dtype, again.shape) == (tensor.dtype, tensor.shape)
     assert torch.equal(bits(again), bits(tensor))
+    assert_non_zeros(archive.read_sparse(record), again)
     return record
+
+
+def assert_non_zeros(sparse, tensor):
+    """Make sure that a sparse tensor holds exactly what has a bit set in a dense one, every bit of it."""
+    flat = tensor.reshape(-1)
+    if tensor.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
+        flat = flat.float()
+    found = bits(flat).view(-1, flat.element_size()).any(1).nonzero().view(-1)
+    assert sparse.shape == tuple(tensor.shape)
+    assert (sparse.places.dtype, sparse.values.dtype) == (np.int32, flat.numpy().dtype)
+    assert sparse.places.tolist() == found.tolist()
+    assert sparse.values.tobytes() == flat[found].numpy().tobytes()
 
 
 # Losslessness
@@ -195,6 +209,9 @@ def test_the_layouts_that_are_part_of_the_format_never_change():
         ("fc4.weight", (10, 500)),
         ("fc4.bias", (10,)),
     ]
+    # Their names stand in test_models.py, where torchvision's are spelled out.
+    checksums = {name: zlib.crc32(repr(layout_of(name)).encode()) for name in ("alexnet", "vgg-16", "resnet-50")}
+    assert checksums == {"alexnet": 4130658848, "vgg-16": 2465941745, "resnet-50": 440722873}
     assert layout_of("lenet-6") is None
 
 
@@ -473,6 +490,10 @@ BIG = (1 << 20, 1 << 20)
         (of_records(record(first=0x10, pair=(0, 1), rest=b"\1\3")), "not in 3 bytes"),
         (of_records(record(first=0x14, pair=(0, 1), rest=b"\1\5")), "CODEBOOK values of torch.int64 do not exist"),
         (of_records(record(first=0x10, second=0x46, pair=(0, 1), rest=b"\1\5")), "INTEGERS values of torch.float32"),
+        (
+            of_records(record(first=0x1B, second=0x45, pair=None, shape=(1, 2), rest=b"\1\5")),
+            "BITS values of torch.complex128",
+        ),
         (of_records(record(second=0x40, pair=None, rest=crc(b""))), "its stream ends at byte"),
         (of_records(record(second=0x07, shape=(), pair=None, rest=b"\0")), "tied to a tensor that is not there"),
     ],
@@ -518,9 +539,10 @@ LEVELS = [0, 1, 2, 1] * 20
 )
 def test_values_that_cannot_be_are_refused(kind, table, complaint):
     archive = Archive(io.BytesIO(coded(LEVELS, kind, table, (0, 2))))
-    with pytest.raises(FormatError, match=f'tensor "a", byte .*{complaint}') as caught:
-        archive.read(archive.records[0])
-    assert (caught.value.tensor, caught.value.offset) == ("a", archive.records[0].offset)
+    for read in (archive.read, archive.read_sparse):
+        with pytest.raises(FormatError, match=f'tensor "a", byte .*{complaint}') as caught:
+            read(archive.records[0])
+        assert (caught.value.tensor, caught.value.offset) == ("a", archive.records[0].offset)
 
 
 def test_values_written_by_hand_are_read():

@@ -1,5 +1,7 @@
 """One conformance suite for the table of codecs: a new one is covered by being listed."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -29,7 +31,18 @@ def sparse_matrix(rows=40, columns=60, density=0.1, seed=0):
 
 
 def decode(codec, stream, bounds):
-    return codec.decode(memoryview(stream), bounds)
+    """Decode in both ways, which agree in what they give back and in what they refuse."""
+    try:
+        levels = codec.decode(memoryview(stream), bounds)
+    except FormatError as error:
+        with pytest.raises(FormatError, match=f"^{re.escape(str(error))}$"):
+            codec.decode_sparse(memoryview(stream), bounds)
+        raise
+    places, kept = codec.decode_sparse(memoryview(stream), bounds)
+    assert (places.dtype, kept.dtype) == (np.int32, np.int32)
+    assert np.array_equal(places, np.flatnonzero(levels))
+    assert np.array_equal(kept, levels.reshape(-1)[places])
+    return levels
 
 
 # Losslessness

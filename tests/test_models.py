@@ -1,27 +1,36 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from secateur.models import MODELS, LeNet5, LeNet300100, build
+from secateur.models.resnet import Bottleneck
 
 everyone = pytest.mark.parametrize("name", MODELS)
+small = pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5"])  # those that take no time to fill
 
 
-@everyone
+def on_meta(name: str) -> nn.Module:
+    """Build a network without memory: VGG-16 would take half a gigabyte."""
+    with torch.device("meta"):
+        return build(name)
+
+
+@small
 def test_a_seed_determines_the_weights(name):
     first, again, other = (build(name, seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert not any(torch.equal(first[key], other[key]) for key in first if key.endswith("weight"))
 
 
-@everyone
+@small
 def test_a_seeded_build_leaves_the_global_generator_alone(name):
     before = torch.get_rng_state()
     build(name, seed=1)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@everyone
+@small
 def test_without_a_seed_the_global_generator_decides(name):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
@@ -35,17 +44,39 @@ def test_without_a_seed_the_global_generator_decides(name):
 
 @everyone
 def test_images_become_one_logit_per_class(name):
-    model = build(name, seed=0)
-    assert model(torch.rand(3, *model.input_shape)).shape == (3, model.classes)
+    model = on_meta(name)
+    assert model(torch.empty(3, *model.input_shape, device="meta")).shape == (3, model.classes)
 
 
-@everyone
+@small
 def test_weights_fill_glorots_interval_and_biases_are_zero(name):
     for layer in build(name, seed=0).children():
         fan_in, fan_out = layer.weight[0].numel(), layer.weight[:, 0].numel()
         limit = (6 / (fan_in + fan_out)) ** 0.5
         assert 0.95 * limit < layer.weight.abs().max() <= limit
         assert not layer.bias.any()
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "macs"),
+    [
+        ("lenet-300-100", 266_610, 266_200),
+        ("lenet-5", 431_080, 24**2 * 500 + 8**2 * 25_000 + 405_000),
+        (
+            "alexnet",
+            60_965_224,
+            55**2 * 34_848 + 27**2 * 307_200 + 13**2 * (884_736 + 663_552 + 442_368) + 58_621_952,
+        ),
+        ("vgg-16", 138_357_544, 15_470_264_320),
+        ("resnet-50", 25_557_032, 4_089_184_256),
+    ],
+)
+def test_parameters_and_multiplications_are_those_of_the_literature(name, parameters, macs):
+    model = on_meta(name).eval()
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    with FlopCounterMode(display=False) as counter:
+        model(torch.empty(1, *model.input_shape, device="meta"))
+    assert counter.get_total_flops() == 2 * macs
 
 
 def layer_weights(model: nn.Module) -> dict[str, int]:
@@ -60,6 +91,88 @@ def test_lenet_5_has_the_layers_of_table_2():
     assert layer_weights(LeNet5()) == {"conv1": 500, "conv2": 25_000, "fc3": 400_000, "fc4": 5_000}
 
 
+def test_alexnet_has_the_layers_of_table_2():
+    assert layer_weights(on_meta("alexnet")) == {
+        "conv1": 34_848,
+        "conv2": 307_200,
+        "conv3": 884_736,
+        "conv4": 663_552,
+        "conv5": 442_368,
+        "fc6": 37_748_736,
+        "fc7": 16_777_216,
+        "fc8": 4_096_000,
+    }
+
+
+def test_alexnet_normalises_after_its_first_two_rectifiers_and_drops_nothing_in_evaluation():
+    model = build("alexnet", seed=0).eval()
+    x, norm, pool, relu = torch.randn(1, 3, 227, 227), nn.LocalResponseNorm(5), nn.MaxPool2d(3, 2), nn.ReLU()
+    layers = [model.conv1, relu, norm, pool, model.conv2, relu, norm, pool, model.conv3, relu, model.conv4, relu]
+    layers += [model.conv5, relu, pool, nn.Flatten(), model.fc6, relu, model.fc7, relu, model.fc8]
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), nn.Sequential(*layers)(x))
+
+
+def test_vgg_16_has_the_names_of_torchvision():
+    layers = [f"features.{index}" for index in (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)]
+    layers += [f"classifier.{index}" for index in (0, 3, 6)]
+    assert list(on_meta("vgg-16").state_dict()) == [
+        f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")
+    ]
+
+
+def test_resnet_50_has_the_names_of_torchvision():
+    def unit(conv, norm):
+        kinds = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+        return [f"{conv}.weight", *(f"{norm}.{kind}" for kind in kinds)]
+
+    names = unit("conv1", "bn1")
+    for stage, blocks in enumerate((3, 4, 6, 3), 1):
+        for block in (f"layer{stage}.{index}" for index in range(blocks)):
+            for number in (1, 2, 3):
+                names += unit(f"{block}.conv{number}", f"{block}.bn{number}")
+            if block.endswith(".0"):
+                names += unit(f"{block}.downsample.0", f"{block}.downsample.1")
+    assert list(on_meta("resnet-50").state_dict()) == [*names, "fc.weight", "fc.bias"]
+
+
+def test_resnet_50_strides_in_its_3x3_convolutions():
+    strided = {name for name, layer in on_meta("resnet-50").named_modules() if getattr(layer, "stride", 1) == (2, 2)}
+    halving = {f"layer{stage}.0.{layer}" for stage in (2, 3, 4) for layer in ("conv2", "downsample.0")}
+    assert strided == {"conv1"} | halving
+
+
+def test_a_block_of_resnet_50_adds_its_input():
+    block = Bottleneck(16, 4).eval()
+    nn.init.zeros_(block.bn3.weight)
+    x = torch.randn(2, 16, 5, 5)
+    assert block.downsample is None
+    torch.testing.assert_close(block(x), x.relu())
+
+
+def test_a_block_of_resnet_50_projects_an_input_of_another_shape():
+    block = Bottleneck(8, 4, stride=2).eval()
+    nn.init.zeros_(block.bn3.weight)
+    x = torch.randn(2, 8, 6, 6)
+    torch.testing.assert_close(block(x), block.downsample(x).relu())
+
+
+@pytest.mark.parametrize(("name", "pixels"), [("resnet-50", 33), ("vgg-16", 32), ("vgg-16", 260)])
+def test_images_of_other_sizes_are_read_too(name, pixels):
+    assert on_meta(name)(torch.empty(1, 3, pixels, pixels, device="meta")).shape == (1, 1000)
+
+
+def test_resnet_50_keeps_the_scale_of_its_activations():
+    model = build("resnet-50", seed=0)
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            std = (2 / layer.weight[:, 0].numel()) ** 0.5
+            assert layer.weight.std().item() == pytest.approx(std, rel=0.05)
+    with torch.no_grad():
+        answers = model(torch.randn(2, 3, 32, 32))
+    assert answers.isfinite().all()
+
+
 def test_lenet_5_has_nothing_but_pooling_after_its_convolutions():
     model = build("lenet-5", seed=0)
     x = torch.randn(2, 1, 28, 28)
@@ -71,5 +184,5 @@ def test_lenet_5_has_nothing_but_pooling_after_its_convolutions():
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(ValueError, match=r'no network "lenet5": did you mean "lenet-5"\?'):
         build("lenet5")
-    with pytest.raises(ValueError, match="one of lenet-300-100, lenet-5"):
-        build("vgg")
+    with pytest.raises(ValueError, match="one of lenet-300-100, lenet-5, alexnet, vgg-16, resnet-50"):
+        build("mlp")

@@ -21,6 +21,7 @@ LAYERS = (
     ("quantize",),
     ("measure", "data", "models"),
     ("methods", "encode"),
+    ("run",),
     ("experiments",),
     ("report",),
     ("cli",),
@@ -76,7 +77,8 @@ def test_importing_is_silent_and_loads_nothing_optional():
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert done.stdout.count("\n") == 1
     assert "secateur" in loaded
-    assert loaded.isdisjoint({"accelerate", "rich", "tyro", "sklearn", "PIL", "torchvision", "matplotlib"})
+    optional = {"accelerate", "rich", "tyro", "sklearn", "PIL", "torchvision", "matplotlib"}
+    assert loaded.isdisjoint(optional | {"onnx", "onnxruntime", "onnxscript"})
 
 
 @pytest.mark.parametrize("name", secateur.__all__)

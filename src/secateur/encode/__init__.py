@@ -4,6 +4,7 @@ from secateur.encode.bounds import Bounds, FormatError, Matrix
 from secateur.encode.container import Architecture, Archive, open_archive, to_bytes
 from secateur.encode.files import load, load_state, save
 from secateur.encode.records import Record
+from secateur.encode.sparse import SparseTensor
 
 __all__ = [
     "Architecture",
@@ -12,6 +13,7 @@ __all__ = [
     "FormatError",
     "Matrix",
     "Record",
+    "SparseTensor",
     "load",
     "load_state",
     "open_archive",

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 Matrix: TypeAlias = npt.NDArray[np.int32]
+Places: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+SparseLevels: TypeAlias = tuple[Places, npt.NDArray[np.int32]]  # where levels are not zero, in rising order, and those
 
 MOST_LEVELS = 65_536  # zero included
 
@@ -25,6 +27,11 @@ class FormatError(ValueError):
     def inside(self, tensor: str, start: int) -> FormatError:
         """Return the same error of a stream, told by a file that holds this stream at byte `start`."""
         return FormatError(self.message, offset=start + (self.offset or 0), tensor=tensor)
+
+
+def empty_places(count: int, size: int) -> Places:
+    """Return memory for `count` places among `size`, as narrow as they can be."""
+    return np.empty(count, np.int32) if size < 1 << 31 else np.empty(count, np.int64)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from secateur.encode import context, huffman, rans
-from secateur.encode.bounds import Bounds, FormatError, Matrix
+from secateur.encode.bounds import Bounds, FormatError, Matrix, SparseLevels
 from secateur.nearest import require_one_of
 
 RAW = 0  # no codec: the bytes as they are
@@ -32,6 +32,10 @@ class Codec(Protocol):
     def decode(self) -> Callable[[memoryview, Bounds], Matrix]:
         """Turn the whole of a stream back, or raise a FormatError; never read past it or allocate beyond the bounds."""
 
+    @property
+    def decode_sparse(self) -> Callable[[memoryview, Bounds], SparseLevels]:
+        """Do the same without a matrix: memory goes with the levels that are not zero, and a few rows."""
+
 
 @dataclass(frozen=True)
 class _Listed:
@@ -39,12 +43,13 @@ class _Listed:
     number: int
     encode: Callable[[Matrix, Bounds], bytes]
     decode: Callable[[memoryview, Bounds], Matrix]
+    decode_sparse: Callable[[memoryview, Bounds], SparseLevels]
 
 
 CODECS: tuple[Codec, ...] = (
-    _Listed("huffman", 1, huffman.encode, huffman.decode),
-    _Listed("rans", 2, rans.encode, rans.decode),
-    _Listed("context", 3, context.encode, context.decode),
+    _Listed("huffman", 1, huffman.encode, huffman.decode, huffman.decode_sparse),
+    _Listed("rans", 2, rans.encode, rans.decode, rans.decode_sparse),
+    _Listed("context", 3, context.encode, context.decode, context.decode_sparse),
 )
 
 _NAMES = ("smallest", "raw", *(codec.name for codec in CODECS))

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from secateur.encode.bounds import FormatError
 from secateur.encode.codecs import choose
+from secateur.encode.levels import Values
 from secateur.encode.records import (
     LONGEST_NAME,
     Layout,
@@ -30,7 +31,8 @@ from secateur.encode.records import (
     require_text,
     take_records,
 )
-from secateur.encode.tensors import decode_tensor, encode_tensor
+from secateur.encode.sparse import SparseTensor, find_raw, sparse_tensor
+from secateur.encode.tensors import decode_sparse, decode_tensor, encode_tensor
 from secateur.encode.varint import Cursor, put_text, put_varint
 
 MAGIC = b"\x89CUT\r\n\x1a\n"
@@ -39,6 +41,7 @@ MAX_BYTES = 4 << 30
 
 _NAMED, _CLASS, _METADATA, _LAYOUT, _SORTED = 1, 2, 4, 8, 16  # flags
 _LONGEST_TEXT = 1 << 20
+_PIECE = 1 << 20  # bytes of raw elements that are read at a time: whole ones of every dtype
 # What metadata mostly says, known to writer and reader: it would be a tenth of a file of two kilobytes.
 _DICTIONARY = (
     b"authordescriptionlicenceversiontest errorconfigmodelcompressed-quantizer=uniform-conv_levels=256-codec=huffman"
@@ -110,7 +113,7 @@ class Archive:
     """
 
     def __init__(self, file: BinaryIO, max_bytes: int = MAX_BYTES) -> None:
-        self._file = file
+        self._file, self._max_bytes = file, max_bytes
         self.size = file.seek(0, io.SEEK_END)
         file.seek(0)
         cursor, start = self._read_header()
@@ -170,18 +173,45 @@ class Archive:
 
     def read(self, record: Record) -> Tensor:
         """Decode one tensor, and no other."""
+        with _inside(record):
+            return decode_tensor(self._stream(record), record.coding, record.dtype, record.shape)
+
+    def read_sparse(self, record: Record) -> SparseTensor:
+        """Decode what is not zero in one tensor; there is never a dense one, nor its levels as a matrix.
+
+        What it takes beside the stream goes with the non-zeros, and with a few rows where the codec is "context". A
+        tensor without zeros takes twice the memory of a dense one: `read` is for those, and one whose places and values
+        would take more than `max_bytes` is refused.
+        """
+        dtype, shape = record.dtype, record.shape
+        needed = record.coding.nonzero * ((4 if record.size < 1 << 31 else 8) + max(dtype.itemsize, 4))
+        with _inside(record):
+            if needed > self._max_bytes:
+                allowed = f"max_bytes = {self._max_bytes:,} allows"
+                raise FormatError(f"its non-zeros need more memory than {allowed}: read it as a dense tensor", offset=0)
+            if record.coding.kind == Values.RAW:
+                places, bits = find_raw(lambda: self._pieces(record, _PIECE), dtype, shape)
+            else:
+                places, bits = decode_sparse(self._stream(record), record.coding, dtype, shape)
+            return sparse_tensor(places, bits, dtype, shape)
+
+    def _stream(self, record: Record) -> memoryview:
+        [stream] = [*self._pieces(record, max(record.length, 1))] or [b""]
+        return memoryview(stream)
+
+    def _pieces(self, record: Record, most: int) -> Iterator[bytes]:
+        """Yield the stream of a tensor, at most that many bytes at a time, and make sure that it was sound."""
         self._file.seek(record.offset)
-        stream = self._file.read(record.length)
-        if len(stream) != record.length:
-            raise FormatError("the file ends within the tensor", offset=record.offset, tensor=record.name)
-        if zlib.crc32(stream) != record.checksum:
-            raise FormatError(
-                "the stream is damaged: its checksum does not match", offset=record.offset, tensor=record.name
-            )
-        try:
-            return decode_tensor(memoryview(stream), record.coding, record.dtype, record.shape)
-        except FormatError as error:
-            raise error.inside(record.name, record.offset) from error
+        checksum = 0
+        for start in range(0, record.length, most):
+            wanted = min(most, record.length - start)
+            piece = self._file.read(wanted)
+            if len(piece) != wanted:
+                raise FormatError("the file ends within the tensor", offset=0)
+            checksum = zlib.crc32(piece, checksum)
+            yield piece
+        if checksum != record.checksum:
+            raise FormatError("the stream is damaged: its checksum does not match", offset=0)
 
     def read_all(self) -> Iterator[tuple[Record, Tensor]]:
         """Decode all tensors in the order of the file; tied ones are one tensor."""
@@ -192,6 +222,15 @@ class Archive:
             if record.name in shared:
                 tied[record.name] = tensor
             yield record, tensor
+
+
+@contextmanager
+def _inside(record: Record) -> Iterator[None]:
+    """Let errors inside name the tensor, and count bytes from the start of the file."""
+    try:
+        yield
+    except FormatError as error:
+        raise error.inside(record.name, record.offset) from error
 
 
 @contextmanager

@@ -34,10 +34,11 @@ from functools import cache
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from secateur import native
 from secateur.encode.binary import BinaryDecoder, BinaryEncoder
-from secateur.encode.bounds import Bounds, FormatError, Matrix
+from secateur.encode.bounds import Bounds, FormatError, Matrix, Places, SparseLevels, empty_places
 from secateur.encode.varint import Cursor, put_varint
 
 _SHORTEST_STRIDE, _LONGEST_STRIDE = 4, 256
@@ -70,10 +71,38 @@ def encode(levels: Matrix, bounds: Bounds) -> bytes:
 
 def decode(stream: memoryview, bounds: Bounds) -> Matrix:
     """Give back the level matrix."""
-    cursor = Cursor(stream)
     if bounds.nonzero == 0:
-        cursor.end()
+        Cursor(stream).end()
         return np.zeros((bounds.rows, bounds.columns), np.int32)
+    body, turned, stride, transposed = _read_head(stream, bounds)
+    levels = np.empty((turned.rows, turned.columns), np.int32)
+    _require_end((_native_decode if _native_routines() else _twin_decode)(body, turned, stride, levels), stream)
+    return np.ascontiguousarray(levels.T) if transposed else levels
+
+
+def decode_sparse(stream: memoryview, bounds: Bounds) -> SparseLevels:
+    """Give back the levels that are not zero, with their places; two rows are kept, or the only one, of the matrix."""
+    places, levels = empty_places(bounds.nonzero, bounds.size), np.empty(bounds.nonzero, np.int32)
+    if bounds.nonzero == 0:
+        Cursor(stream).end()
+        return places, levels
+    body, turned, stride, transposed = _read_head(stream, bounds)
+    _require_end((_native_list if _native_routines() else _twin_list)(body, turned, stride, places, levels), stream)
+    if not transposed:
+        return places, levels
+    # Stable, since the places of a coded row rise already: there are few runs to merge.
+    turned_places = places % places.dtype.type(turned.columns)
+    turned_places *= turned.rows
+    places //= turned.columns
+    turned_places += places
+    order = np.argsort(turned_places, kind="stable")
+    np.take(turned_places, order, out=places)
+    return places, levels[order]
+
+
+def _read_head(stream: memoryview, bounds: Bounds) -> tuple[memoryview, Bounds, int, bool]:
+    """Return the bytes of the binary coder, the bounds of the matrix as it was coded, its stride, and if transposed."""
+    cursor = Cursor(stream)
     stride, transposed = divmod(cursor.varint(), 2)
     rows, columns = (bounds.columns, bounds.rows) if transposed else (bounds.rows, bounds.columns)
     if stride and not _SHORTEST_STRIDE <= stride < columns:
@@ -81,11 +110,12 @@ def decode(stream: memoryview, bounds: Bounds) -> Matrix:
     if bounds.smallest == bounds.largest == 0:
         raise cursor.wrong(f"{bounds.nonzero:,} levels are not zero, and none may be")
     turned = Bounds(rows, columns, bounds.nonzero, bounds.smallest, bounds.largest)
-    levels = np.empty((rows, columns), np.int32)
-    body = cursor.take(cursor.left)
-    if not (_native_decode if _native_routines() else _twin_decode)(body, turned, stride, levels):
+    return cursor.take(cursor.left), turned, stride, bool(transposed)
+
+
+def _require_end(is_sound: bool, stream: memoryview) -> None:
+    if not is_sound:
         raise FormatError("the stream ends too early or too late", offset=len(stream))
-    return np.ascontiguousarray(levels.T) if transposed else levels
 
 
 def _strides(levels: Matrix) -> list[int]:
@@ -114,12 +144,13 @@ def _stream(levels: Matrix, bounds: Bounds, stride: int) -> bytes:
 
 
 @cache
-def _native_routines() -> tuple[native.Routine, native.Routine] | None:
+def _native_routines() -> tuple[native.Routine, native.Routine, native.Routine] | None:
     pointer, size, level = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     bounds = (size, size, size, level, level, size)
     encode = native.routine("secateur_context_encode", size, pointer, *bounds, pointer, size)
     decode = native.routine("secateur_context_decode", size, pointer, size, *bounds, pointer)
-    return None if encode is None or decode is None else (encode, decode)
+    sparse = native.routine("secateur_context_list", size, pointer, size, *bounds, pointer, level, pointer)
+    return None if encode is None or decode is None or sparse is None else (encode, decode, sparse)
 
 
 def _native_encode(levels: Matrix, bounds: Bounds, stride: int) -> bytes:
@@ -146,19 +177,40 @@ def _native_decode(body: memoryview, bounds: Bounds, stride: int, levels: Matrix
     return bool(outcome == 0)
 
 
+def _native_list(body: memoryview, bounds: Bounds, stride: int, places: Places, levels: npt.NDArray[np.int32]) -> bool:
+    routines = _native_routines()
+    assert routines is not None
+    content = np.frombuffer(body, np.uint8)
+    into = places.ctypes.data, places.itemsize == 8, levels.ctypes.data
+    outcome = routines[2](content.ctypes.data, len(content), *_plain(bounds), stride, *into)
+    if outcome == -2:
+        raise MemoryError("no memory for decoding a tensor")
+    return bool(outcome == 0)
+
+
 def _plain(bounds: Bounds) -> tuple[int, int, int, int, int]:
     return bounds.rows, bounds.columns, bounds.nonzero, bounds.smallest, bounds.largest
 
 
 def _twin_encode(levels: Matrix, bounds: Bounds, stride: int) -> bytes:
     coder = BinaryEncoder()
-    _Model(coder, bounds, stride).run(levels.reshape(-1).tolist())
+    for _ in _Model(coder, bounds, stride).run(levels.reshape(-1).tolist()):
+        pass
     return coder.finish()
 
 
 def _twin_decode(body: memoryview, bounds: Bounds, stride: int, levels: Matrix) -> bool:
     coder = BinaryDecoder(body)
-    levels[:] = np.array(_Model(coder, bounds, stride).run(None), np.int32).reshape(levels.shape)
+    levels.fill(0)
+    for place, level in _Model(coder, bounds, stride).run(None):
+        levels.flat[place] = level
+    return coder.consumed_exactly
+
+
+def _twin_list(body: memoryview, bounds: Bounds, stride: int, places: Places, levels: npt.NDArray[np.int32]) -> bool:
+    coder = BinaryDecoder(body)
+    for index, found in enumerate(_Model(coder, bounds, stride).run(None)):
+        places[index], levels[index] = found
     return coder.consumed_exactly
 
 
@@ -276,11 +328,11 @@ class _Model:
             bit.learn(decision, limit)
         return decision
 
-    def run(self, given: list[int] | None) -> list[int]:
-        """Code the levels `given`, or read them if there are none, and return them."""
+    def run(self, given: list[int] | None) -> Iterator[tuple[int, int]]:
+        """Code the levels `given`, or read them if there are none; yield place and level of each that is not zero."""
         rows, columns, stride = self._bounds.rows, self._bounds.columns, self._stride
         cells, left = rows * columns, self._bounds.nonzero
-        levels = [0] * cells
+        line, line_above = [0] * columns, [0] * columns  # contexts need no other rows
         density = min(max(min((left << 22) // cells, _CERTAIN), 64), _CERTAIN - 64)
 
         def expected(n: int) -> int:
@@ -301,6 +353,7 @@ class _Model:
         area = 48 if stride else 6
         for i in range(rows):
             here, up, up2 = up2, here, up
+            line, line_above = [0] * columns, line
             column_expected, around_expected = expected(i), expected(i * area + area // 2)
             row, self._row_sign = _Bit(*place), _Bit(1 << 21, 2)
             row_count = row_size = rest = 0
@@ -342,15 +395,16 @@ class _Model:
                 before[q + 1] = before[q] + nonzero
                 if not nonzero:
                     continue
-                level = levels[at] = self._value(
+                level = line[j] = self._value(
                     given[at] if given else 0,
                     j,
-                    levels[at - 1] if j else 0,
-                    levels[at - columns] if i else 0,
-                    levels[at - stride] if stride and j >= stride else 0,
+                    line[j - 1] if j else 0,
+                    line_above[j],
+                    line[j - stride] if stride and j >= stride else 0,
                     2 * row_size // row_count if row_count else -1,
                     2 * column_size[j] // column_count[j] if column_count[j] else -1,
                 )
+                yield at, level
                 row_size += abs(level)
                 column_size[j] += abs(level)
                 row_count += 1
@@ -361,8 +415,7 @@ class _Model:
                     around_found[k] = _found(around_count[k])
                 left -= 1
                 if left == 0:
-                    return levels
-        return levels
+                    return
 
     def _value(self, level: int, j: int, left: int, up: int, above: int, row: int, column: int) -> int:
         """Code a level that is not zero.

@@ -14,6 +14,7 @@ from secateur.atomic import write_atomically
 from secateur.encode.container import MAX_BYTES, Architecture, open_archive, to_bytes
 from secateur.encode.files import load, warn_of_negative_zeros
 from secateur.encode.levels import to_bits
+from secateur.encode.records import layout_of
 from secateur.measure import error_rate
 
 
@@ -63,7 +64,7 @@ def pack(source: Path, target: Path, *, codec: str = "smallest") -> int:
     if metadata.get("network") in models.MODELS:
         architecture = Architecture(metadata.pop("network"))
         # In the network's own order, in which a name resembles the one before.
-        order = [name for name in models.build(architecture.name, seed=0).state_dict() if name in tensors]
+        order = [name for name, _, _ in layout_of(architecture.name) or () if name in tensors]
         tensors = {name: tensors[name] for name in dict.fromkeys([*order, *tensors])}
     content = to_bytes(tensors, codec=codec, metadata=metadata, architecture=architecture)
     write_atomically(target, content)

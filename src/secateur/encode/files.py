@@ -70,8 +70,7 @@ def load(
     """
     with open_archive(path, max_bytes) as archive:
         if model is None:
-            model = _build(archive.architecture, path, import_class)
-            _cast(model, {record.name: record.dtype for record in archive.records})
+            model = _build(archive, path, import_class)
         _require_initialised(model)
         state = model.state_dict()
         _require_fillable(state)
@@ -134,11 +133,18 @@ def _architecture(model: nn.Module, given: str | tuple[str, Mapping[str, Any]] |
     return Architecture(path, dict(arguments))
 
 
-def _build(architecture: Architecture | None, path: str | PathLike[str], import_class: bool) -> nn.Module:
+def _build(archive: Archive, path: str | PathLike[str], import_class: bool) -> nn.Module:
+    """Return a network of the architecture and the dtypes of a file, whose values are yet to come."""
+    architecture, dtypes = archive.architecture, {record.name: record.dtype for record in archive.records}
     if architecture is None:
         raise ValueError(f"{path} does not say which network it holds: pass it as model=, or use load_state")
     if architecture.is_ours:
-        return models.build(architecture.name, seed=0)
+        # Without memory until the file is known to hold all of it: a hundred bytes may name a network of 553 MB.
+        with torch.device("meta"):
+            model = models.build(architecture.name, seed=0)
+        _cast(model, dtypes)
+        _require_match(archive, model.state_dict(), type(model).__name__, path)
+        return model.to_empty(device=torch.get_default_device())
     if not import_class:
         raise ValueError(
             f"{path} holds a {architecture.name}, which is not one of ours: pass it as model=, or, if you trust the "
@@ -148,7 +154,9 @@ def _build(architecture: Architecture | None, path: str | PathLike[str], import_
     kind = getattr(importlib.import_module(module), name)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise ValueError(f"{architecture.name}, which {path} names, is not a torch module")
-    return kind(**architecture.arguments or {})
+    model = kind(**architecture.arguments or {})
+    _cast(model, dtypes)
+    return model
 
 
 def _cast(model: nn.Module, dtypes: Mapping[str, torch.dtype]) -> None:

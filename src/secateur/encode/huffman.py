@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from secateur.encode.bounds import Bounds, FormatError, Matrix
+from secateur.encode.bounds import Bounds, FormatError, Matrix, SparseLevels, empty_places
 from secateur.encode.varint import Cursor, put_varint
 
 _LONGEST_GAP_BITS = 12
@@ -48,14 +48,31 @@ def encode(levels: Matrix, bounds: Bounds, gap_bits: int = 8) -> bytes:
 
 def decode(stream: memoryview, bounds: Bounds) -> Matrix:
     """Give back the level matrix."""
+    levels = np.zeros(bounds.size, np.int32)
+    places, symbols = _decode_pairs(stream, bounds)
+    levels[places] = symbols
+    return levels.reshape(bounds.rows, bounds.columns)
+
+
+def decode_sparse(stream: memoryview, bounds: Bounds) -> SparseLevels:
+    """Give back the levels that are not zero, with their places; memory goes with the pairs, fillers included."""
+    places, symbols = _decode_pairs(stream, bounds)
+    if len(symbols) == bounds.nonzero:
+        return places, symbols
+    kept = symbols != 0
+    return places[kept], symbols[kept]
+
+
+def _decode_pairs(stream: memoryview, bounds: Bounds) -> SparseLevels:
+    """Return places and levels of all pairs, fillers among them, whose level is zero."""
     cursor = Cursor(stream)
     gap_bits = cursor.byte()
     if not 1 <= gap_bits <= _LONGEST_GAP_BITS:
         raise cursor.wrong(f"gaps of {gap_bits} bits do not exist")
     pairs = cursor.varint() + bounds.nonzero
-    levels = np.zeros(bounds.size, np.int32)
     if pairs > bounds.size:
         raise cursor.wrong(f"{pairs:,} places are announced in a tensor of {bounds.size:,}")
+    places, symbols = empty_places(pairs, bounds.size), np.empty(0, np.int32)
     if pairs:
         bits = _Bits(cursor.take(cursor.left), cursor.position)
         gap_lengths = _read_lengths(bits, 1 << gap_bits)
@@ -65,12 +82,14 @@ def decode(stream: memoryview, bounds: Bounds) -> Matrix:
         bits.end()
         symbols += bounds.smallest
         _check_fillers(gaps, symbols, bounds, 1 << gap_bits)
-        places = np.cumsum(gaps.astype(np.int64) + 1) - 1
-        if places[-1] >= bounds.size:
-            raise FormatError(f"a level lies at place {places[-1]:,} of {bounds.size:,}", offset=len(stream))
-        levels[places] = symbols
+        last = int(gaps.sum(dtype=np.int64)) + pairs - 1
+        if last >= bounds.size:
+            raise FormatError(f"a level lies at place {last:,} of {bounds.size:,}", offset=len(stream))
+        gaps += 1
+        np.cumsum(gaps, dtype=places.dtype, out=places)
+        places -= 1
     cursor.end()
-    return levels.reshape(bounds.rows, bounds.columns)
+    return places, symbols
 
 
 def _with_fillers(levels: npt.NDArray[np.int32], reach: int) -> tuple[Ints, Ints]:

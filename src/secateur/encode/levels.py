@@ -10,17 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from secateur.encode.bounds import MOST_LEVELS, FormatError, Matrix
+from secateur.encode.bounds import MOST_LEVELS, FormatError, Matrix, Places, empty_places
 
 Array = npt.NDArray[Any]
-Places: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 _UNSIGNED = {1: "<u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 _SAME_WIDTH = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -98,7 +97,7 @@ def unsigned(dtype: torch.dtype) -> str:
 def find_values(bits: Array) -> tuple[Places, Array]:
     """Return where flat bit patterns are not zero, and those; piece by piece, so that nothing else takes memory."""
     count = int(np.count_nonzero(bits))
-    places: Places = np.empty(count, np.int32 if bits.size < 1 << 31 else np.int64)
+    places = empty_places(count, bits.size)
     values = np.empty(count, bits.dtype)
     done = 0
     for start in range(0, bits.size, _CHUNK):
@@ -177,6 +176,8 @@ def fits(kind: Values, dtype: torch.dtype) -> bool:
         return dtype in _FLOATS
     if kind == Values.HALF_CODEBOOK:
         return dtype in (torch.float32, torch.float64)
+    if kind == Values.BITS:
+        return dtype.itemsize <= 8  # complex128 is two patterns
     return kind != Values.INTEGERS or not (dtype.is_floating_point or dtype.is_complex)
 
 

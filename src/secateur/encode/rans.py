@@ -26,12 +26,11 @@ import numpy as np
 import numpy.typing as npt
 
 from secateur import native
-from secateur.encode.bounds import Bounds, Matrix
+from secateur.encode.bounds import Bounds, Matrix, Places, SparseLevels, empty_places
 from secateur.encode.varint import Cursor, put_varint
 
 Tokens: TypeAlias = npt.NDArray[np.uint8]
 Numbers: TypeAlias = npt.NDArray[np.int64]
-Places: TypeAlias = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Array: TypeAlias = npt.NDArray[Any]
 _Words: TypeAlias = npt.NDArray[np.uint16]
 
@@ -84,20 +83,37 @@ def decode_values(stream: memoryview, bounds: Bounds, table: Array) -> Array:
     return values
 
 
+def decode_sparse(stream: memoryview, bounds: Bounds) -> SparseLevels:
+    """Give back the levels that are not zero, with their places: there is no matrix at all."""
+    places, levels = empty_places(bounds.nonzero, bounds.size), np.empty(bounds.nonzero, np.int32)
+    cursor = Cursor(stream)
+    if bounds.nonzero:
+        gaps, kept = _decode_both(cursor, bounds)
+        _list(gaps, kept, cursor, bounds, places, levels)
+    cursor.end()
+    return places, levels
+
+
 def _decode_into(out: Array, table: Array | None, stream: memoryview, bounds: Bounds) -> None:
     cursor = Cursor(stream)
     if bounds.nonzero:
-        lanes = cursor.varint()
-        if lanes != _lanes(bounds.nonzero):
-            raise cursor.wrong(f"{bounds.nonzero:,} levels have {_lanes(bounds.nonzero)} states, not {lanes:,}")
-        frequencies = [_read_frequencies(cursor) for _ in range(2)]
-        lengths = [cursor.varint() + 2 * lanes for _ in range(2)]
-        tokens = []
-        for each, length in zip(frequencies, lengths, strict=True):
-            words = np.frombuffer(cursor.take(2 * length), "<u2").astype(np.uint16, copy=False)
-            tokens.append(_decode_tokens(words, bounds.nonzero, each, lanes, cursor))
-        _scatter(tokens[0], tokens[1], cursor, bounds, table, out)
+        gaps, kept = _decode_both(cursor, bounds)
+        _scatter(gaps, kept, cursor, bounds, table, out)
     cursor.end()
+
+
+def _decode_both(cursor: Cursor, bounds: Bounds) -> tuple[Tokens, Tokens]:
+    """Read everything but the raw bits: the tokens of gaps and of levels."""
+    lanes = cursor.varint()
+    if lanes != _lanes(bounds.nonzero):
+        raise cursor.wrong(f"{bounds.nonzero:,} levels have {_lanes(bounds.nonzero)} states, not {lanes:,}")
+    frequencies = [_read_frequencies(cursor) for _ in range(2)]
+    lengths = [cursor.varint() + 2 * lanes for _ in range(2)]
+    tokens = []
+    for each, length in zip(frequencies, lengths, strict=True):
+        words = np.frombuffer(cursor.take(2 * length), "<u2").astype(np.uint16, copy=False)
+        tokens.append(_decode_tokens(words, bounds.nonzero, each, lanes, cursor))
+    return tokens[0], tokens[1]
 
 
 def _counts(tokens: Tokens) -> Numbers:
@@ -188,6 +204,10 @@ def _native_routines() -> tuple[native.Routine, ...] | None:
             "secateur_rans_scatter",
             *(size, pointer, pointer, size, pointer, size, pointer, number, size, number, number, pointer),
         ),
+        native.routine(
+            "secateur_rans_list",
+            *(size, pointer, pointer, size, pointer, size, size, number, number, pointer, number, pointer),
+        ),
     )
     return None if found[0] is None else tuple(each for each in found if each is not None)
 
@@ -208,7 +228,7 @@ def _tokenize_all(places: Places, levels: npt.NDArray[np.int32], bounds: Bounds)
     return gaps, kept, raw[:length].tobytes()
 
 
-_SCATTER_FAULTS = {
+_FAULTS = {
     -1: "the raw bits announced are not those that are left",
     -2: "the bits after the last one are not zero",
     -3: "a level lies past the end",
@@ -221,14 +241,34 @@ def _scatter(gaps: Tokens, levels: Tokens, cursor: Cursor, bounds: Bounds, table
     raw = np.frombuffer(cursor.take(cursor.left), np.uint8)
     routines = _native_routines()
     if routines is None:
-        outcome = _twin_scatter(gaps, levels, raw, bounds, table, out)
+        outcome, places, kept = _twin_untokenize(gaps, levels, raw, bounds)
+        if not outcome:
+            out[places] = kept if table is None else table[kept]
     else:
         worth = (None, 0) if table is None else (table.ctypes.data, table.itemsize)
         limits = bounds.size, bounds.smallest, bounds.largest
         given = gaps.ctypes.data, levels.ctypes.data, len(gaps), raw.ctypes.data, len(raw)
         outcome = routines[3](*given, *worth, *limits, out.ctypes.data)
     if outcome:
-        raise cursor.wrong(_SCATTER_FAULTS[outcome])
+        raise cursor.wrong(_FAULTS[outcome])
+
+
+def _list(
+    gaps: Tokens, kept: Tokens, cursor: Cursor, bounds: Bounds, places: Places, levels: npt.NDArray[np.int32]
+) -> None:
+    """Write the place of every level, and the level."""
+    raw = np.frombuffer(cursor.take(cursor.left), np.uint8)
+    routines = _native_routines()
+    if routines is None:
+        outcome, found, unfolded = _twin_untokenize(gaps, kept, raw, bounds)
+        if not outcome:
+            places[:], levels[:] = found, unfolded
+    else:
+        given = gaps.ctypes.data, kept.ctypes.data, len(gaps), raw.ctypes.data, len(raw)
+        into = places.ctypes.data, places.itemsize == 8, levels.ctypes.data
+        outcome = routines[4](*given, bounds.size, bounds.smallest, bounds.largest, *into)
+    if outcome:
+        raise cursor.wrong(_FAULTS[outcome])
 
 
 def _encode_tokens(tokens: Tokens, frequencies: npt.NDArray[np.uint32], lanes: int) -> _Words:
@@ -270,14 +310,16 @@ def _twin_tokenize(places: Places, levels: npt.NDArray[np.int32]) -> tuple[Token
     return gaps, kept, np.packbits(raw).tobytes()
 
 
-def _twin_scatter(gaps: Tokens, levels: Tokens, raw: Tokens, bounds: Bounds, table: Array | None, out: Array) -> int:
+def _twin_untokenize(gaps: Tokens, levels: Tokens, raw: Tokens, bounds: Bounds) -> tuple[int, Numbers, Numbers]:
+    """Return 0 or the number of a fault, and where there is none places and levels."""
+    none = np.empty(0, np.int64)
     starts, digits = zip(_split(gaps, _GAP_DIRECT), _split(levels, _LEVEL_DIRECT), strict=True)
     numbers, counts = np.concatenate(starts), np.concatenate(digits)
     total = int(counts.sum())
     if len(raw) != (total + 7) // 8:
-        return -1
+        return -1, none, none
     if total % 8 and raw[-1] & (1 << -total % 8) - 1:
-        return -2
+        return -2, none, none
     if total:
         ends = np.cumsum(counts)
         shifted = np.unpackbits(raw, count=total).astype(np.int64) << np.repeat(ends, counts) - np.arange(total) - 1
@@ -285,13 +327,12 @@ def _twin_scatter(gaps: Tokens, levels: Tokens, raw: Tokens, bounds: Bounds, tab
         numbers = numbers + sums[ends] - sums[ends - counts]
     places = np.cumsum(numbers[: len(gaps)] + 1) - 1
     if places[-1] >= bounds.size:  # no sum of 2²⁹ gaps below 2³⁴ wraps around
-        return -3
+        return -3, none, none
     folded = numbers[len(gaps) :]
     kept = np.where(folded & 1, -(folded + 1) // 2, folded // 2 + 1)
     if kept.min() < bounds.smallest or kept.max() > bounds.largest:
-        return -4
-    out[places] = kept if table is None else table[kept]
-    return 0
+        return -4, none, none
+    return 0, places, kept
 
 
 def _twin_encode(tokens: Tokens, frequencies: npt.NDArray[np.uint32], lanes: int) -> _Words:

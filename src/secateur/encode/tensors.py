@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from secateur.encode import context, rans
-from secateur.encode.bounds import Bounds, FormatError, Matrix
+from secateur.encode.bounds import Bounds, FormatError, Matrix, Places, SparseLevels, empty_places
 from secateur.encode.codecs import CODECS, RAW, Codec, by_number, smallest
 from secateur.encode.levels import (
     Array,
     Levels,
-    Places,
     Values,
     check_table,
     find_levels,
@@ -85,15 +84,50 @@ def decode_tensor(stream: memoryview, coding: Coding, dtype: torch.dtype, shape:
     if coding.nonzero == 0:
         return torch.zeros(shape, dtype=dtype)
     if coding.kind == Values.BITS:
-        return from_bits(_decode_bits(stream, coding, dtype, shape), dtype, shape)
+        places, values = _decode_bits(stream, coding, dtype, shape)
+        if places is None:
+            return from_bits(values, dtype, shape)
+        bits = np.zeros(math.prod(shape), values.dtype)
+        bits[places] = values
+        return from_bits(bits, dtype, shape)
+    table, stream, start = _take_table(stream, coding, dtype)
+    bounds = coding.bounds(shape)
+    if by_number(coding.codec).decode is rans.decode:  # which needs no matrix in between
+        with _offsets_from(start):
+            return from_bits(rans.decode_values(stream, bounds, table), dtype, shape)
+    return from_bits(look_up(table, _decode_levels(stream, start, coding.codec, bounds)), dtype, shape)
+
+
+def decode_sparse(
+    stream: memoryview, coding: Coding, dtype: torch.dtype, shape: tuple[int, ...]
+) -> tuple[Places, Array]:
+    """Give back where a tensor is not zero, in rising order, and those bit patterns; there is no dense tensor.
+
+    Raw elements are not taken: `find_values` is for those.
+    """
+    size = math.prod(shape)
+    if coding.nonzero == 0:
+        return empty_places(0, size), np.empty(0, unsigned(dtype))
+    if coding.kind == Values.BITS:
+        places, values = _decode_bits(stream, coding, dtype, shape)
+        if places is None:
+            places = empty_places(size, size)
+            places[:] = np.arange(size, dtype=places.dtype)
+        return places, values
+    table, stream, start = _take_table(stream, coding, dtype)
+    places, levels = _decode_sparse_levels(stream, start, coding.codec, coding.bounds(shape))
+    values = look_up(table, levels)
+    if not values.all():  # a level below half of the smallest float, which only a stranger's encoder would use
+        places, values = places[values != 0], values[values != 0]
+    return places, values
+
+
+def _take_table(stream: memoryview, coding: Coding, dtype: torch.dtype) -> tuple[Array, memoryview, int]:
+    """Return what every level is worth, and the stream of levels with its place in the whole one."""
     cursor = Cursor(stream)
     size = table_bytes(coding.kind, dtype, coding.negatives, coding.positives)
     table = check_table(bytes(cursor.take(size)), coding.kind, dtype, coding.negatives, coding.positives)
-    stream, bounds = cursor.take(cursor.left), coding.bounds(shape)
-    if by_number(coding.codec).decode is rans.decode:  # which needs no matrix in between
-        with _offsets_from(size):
-            return from_bits(rans.decode_values(stream, bounds, table), dtype, shape)
-    return from_bits(look_up(table, _decode_levels(stream, size, coding.codec, bounds)), dtype, shape)
+    return table, cursor.take(cursor.left), size
 
 
 def _code_levels(levels: Levels, codecs: tuple[Codec, ...]) -> tuple[Coding, bytes]:
@@ -123,6 +157,11 @@ def _quick(codecs: tuple[Codec, ...]) -> tuple[Codec, ...]:
 def _decode_levels(stream: memoryview, start: int, codec: int, bounds: Bounds) -> Matrix:
     with _offsets_from(start):
         return by_number(codec).decode(stream, bounds)
+
+
+def _decode_sparse_levels(stream: memoryview, start: int, codec: int, bounds: Bounds) -> SparseLevels:
+    with _offsets_from(start):
+        return by_number(codec).decode_sparse(stream, bounds)
 
 
 @contextmanager
@@ -168,14 +207,17 @@ def _put_plane(out: bytearray, plane: Array, codecs: tuple[Codec, ...]) -> None:
     out += stream
 
 
-def _decode_bits(stream: memoryview, coding: Coding, dtype: torch.dtype, shape: tuple[int, ...]) -> Array:
+def _decode_bits(
+    stream: memoryview, coding: Coding, dtype: torch.dtype, shape: tuple[int, ...]
+) -> tuple[Places | None, Array]:
+    """Return the bit patterns that are not zero, with their places unless they are everywhere."""
     cursor = Cursor(stream)
-    size, width = math.prod(shape), dtype.itemsize
-    places: Array | None = None
-    if coding.nonzero < size:
+    width = dtype.itemsize
+    places: Places | None = None
+    if coding.nonzero < math.prod(shape):
         length, start = cursor.varint(), cursor.position
         bounds = Bounds(*view_2d(shape), coding.nonzero, 0, 1)
-        places = np.flatnonzero(_decode_levels(cursor.take(length), start, coding.codec, bounds))
+        places, _ = _decode_sparse_levels(cursor.take(length), start, coding.codec, bounds)
     planes = np.empty((coding.nonzero, width), "u1")
     for plane in reversed(range(width)):
         planes[:, plane] = _take_plane(cursor, coding.nonzero)
@@ -183,11 +225,7 @@ def _decode_bits(stream: memoryview, coding: Coding, dtype: torch.dtype, shape: 
     values = planes.view(unsigned(dtype)).reshape(-1)
     if not values.all():
         raise cursor.wrong("a value that is announced as none is zero")
-    if places is None:
-        return values
-    bits = np.zeros(size, values.dtype)
-    bits[places] = values
-    return bits
+    return places, values
 
 
 def _take_plane(cursor: Cursor, count: int) -> Array:

@@ -26,6 +26,7 @@ _EACH = {
     *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardtanh, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.Identity),
     nn.Dropout,
 }
+_LEAVES_NO_ZERO = {torch.sigmoid, "sigmoid", F.sigmoid, nn.Sigmoid}
 _PIXELS = {F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
 _FLATTEN = {torch.flatten, "flatten", nn.Flatten}
 
@@ -36,6 +37,7 @@ class HiddenUnits:
 
     maker: nn.Linear | nn.Conv2d
     reader: nn.Linear | nn.Conv2d
+    keeps_zeros: bool  # whether what lies between makes zeros of zeros
 
     def read_weights(self) -> Tensor:
         """View the reader's weight as (rows, units, the rest)."""
@@ -154,4 +156,4 @@ def _pair(maker: nn.Linear | nn.Conv2d, reader: nn.Linear | nn.Conv2d, between: 
         flattened = [kind for kind in between if kind in _FLATTEN]
         fits = len(flattened) == 1 and read % made == 0 and set(between) <= _EACH | _PIXELS | _FLATTEN
     if fits:
-        yield HiddenUnits(maker, reader)
+        yield HiddenUnits(maker, reader, not set(between) & _LEAVES_NO_ZERO)

@@ -57,6 +57,11 @@ class RunDirectory:
         """The report to look at."""
         return self.path / "report.html"
 
+    @property
+    def events(self) -> Path:
+        """What TensorBoard reads."""
+        return self.path / "tensorboard"
+
     def inside(self, name: str) -> RunDirectory:
         """Return a directory inside of this one, for what is made out of the run."""
         return RunDirectory(self.path / name)
@@ -120,6 +125,14 @@ def newest_finished(root: Path) -> RunDirectory:
     if not results:
         raise RunError(f"there is no finished run in {root}: secateur prune lenet-300-100 makes one")
     return RunDirectory(max(results, key=lambda path: path.stat().st_mtime_ns).parent)
+
+
+def newest_begun(root: Path) -> RunDirectory:
+    """Return the run below `root` that was begun or went on last, finished or not."""
+    found = [path for path in root.glob("*") if RunDirectory(path).job.exists()]
+    if not found:
+        raise RunError(f"there is no run in {root}: secateur prune lenet-300-100 begins one")
+    return RunDirectory(max(found, key=lambda path: path.stat().st_mtime_ns))
 
 
 class RunError(Exception):

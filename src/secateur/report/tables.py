@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from secateur.experiments.decay import summarize_decay
+from secateur.experiments.figures import figure_path, gathering
 from secateur.experiments.reproduce import (
     HAN,
     PAPER,
@@ -51,6 +52,39 @@ class Grid:
         lines = [self.header, tuple("---" if i == 0 else "---:" for i in range(len(self.header))), *self.rows]
         body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         return f"{body}\n\n{self.note}" if self.note else body
+
+
+def headline_table(results: Path, presets: tuple[str, ...], networks: tuple[str, ...]) -> Grid:
+    """Say in one table what the whole pipeline does to each network, and which command does it."""
+    header = ("network, preset", "seeds", "error %, dense → file", "weights kept", "file", "smaller by", "command")
+    rows = []
+    for network in networks:
+        for preset in presets:
+            run, file = summarize(results, preset, network), summarize_files(results, preset, network)
+            if run is not None and file is not None:
+                size = (file.files.size_bytes[0] / 1000, file.files.size_bytes[1] / 1000)
+                rows.append(
+                    (
+                        f"{network}, {preset}",
+                        str(file.files.seeds),
+                        f"{_spread(_dense_error(results, presets, network), 2)} → {_spread(file.files.error, 2)}",
+                        f"{file.files.kept[0]:,.0f} of {sum(layer_sizes(network).values()):,}",
+                        _spread(size, 2, " kB"),
+                        f"{file.files.ratio:,.0f}×",
+                        f"`secateur compress {network} --preset {preset}`",
+                    )
+                )
+    note = (
+        "Whole files, every byte counted, beside 32-bit floats; mean ± standard deviation over seeds, on test images. "
+        "The dense network is the paper preset's reference, without the schedule and augmentation of the others."
+    )
+    return Grid("Results", header, tuple(rows), note)
+
+
+def _dense_error(results: Path, presets: tuple[str, ...], network: str) -> tuple[float, float]:
+    """Return the error of the dense reference: of the first preset that has one."""
+    errors = [row.dense_error for preset in presets if (row := summarize(results, preset, network))]
+    return next((error for error in errors if not math.isnan(error[0])), (math.nan, math.nan))
 
 
 def table1(results: Path, presets: tuple[str, ...], networks: tuple[str, ...]) -> Grid:
@@ -165,6 +199,51 @@ def table2(results: Path, preset: str, networks: tuple[str, ...]) -> Grid:
             word = "follows" if largest_layers_prune_most(row, sizes) else "does not quite follow"
             notes.append(f"In {network} the share pruned {word} the size of the layers.")
     return Grid("Table 2: share of the weights pruned, by layer", header, tuple(rows), " ".join(notes))
+
+
+def search_table(results: Path, networks: tuple[str, ...]) -> Grid:
+    """Say how ratio and error grow with the epochs: one long run with the paper's settings, seed 0."""
+    rows, notes = [], []
+    for network in networks:
+        path = results / network / "paper" / "search.json"
+        if path.exists():
+            search = json.loads(path.read_text())
+            chosen = search["chosen_epochs"]
+            notes.append(f"{network}: {chosen} epochs.")
+            for record in search["history"]:
+                if record["epoch"] % 10 == 0 or record["epoch"] in (1, chosen):
+                    numbers = f"{record['ratio']:.1f}×", f"{record['error']:.2f}"
+                    rows.append((f"{network}, {record['epoch']}", *numbers))
+    note = (
+        "The learning rate is constant, so every epoch of one long run is the end of a shorter one. Chosen: the fewest "
+        f"epochs past 20.5×, with room for other seeds. {' '.join(notes)}"
+    )
+    return Grid(
+        "How the epochs of the paper preset were chosen",
+        ("network, epochs", "ratio", "validation error %"),
+        tuple(rows),
+        note,
+    )
+
+
+def gathering_table(results: Path) -> Grid:
+    """Say whether weight decay gathers the first layer's weights at the threshold, as the paper writes."""
+    header = ("of the weights that survive", "with decay %", "without decay %", "difference, points")
+    title = "Figure 3: the gathering at the threshold"
+    path = figure_path(results, "figure3")
+    if not path.exists():
+        return Grid(title, header, ())
+    content = json.loads(path.read_text())
+    rows = []
+    for words, key in (
+        ("within 10 % of the threshold", "near"),
+        ("within 20 % of it", "within_20_percent"),
+        ("within 10 %, after θ", "near_mapped"),
+    ):
+        found = gathering(content, key)
+        shares = found.with_decay, found.without_decay, found.difference
+        rows.append((words, *(f"{100 * mean:.1f} ± {100 * error:.1f}" for mean, error in shares)))
+    return Grid(title, header, tuple(rows), gathering(content).sentence)
 
 
 def sensitivity_table(results: Path, network: str) -> Grid:

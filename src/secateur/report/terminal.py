@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from torch import nn
 
 from secateur.experiments.rundir import RunDirectory
 from secateur.sibling import Target
@@ -62,17 +63,29 @@ class Watcher:
             place = f"{record['phase']} {record['epoch']}/{record['epochs']}"
             self._console.print(f"{place:>16}  {state}  {self._left}", highlight=False, soft_wrap=True)
 
+    def network(self, record: Record, model: nn.Module) -> None:
+        """Leave the network alone: its numbers are in the record."""
+
+
+_LAYERS_SHOWN = 4  # thresholds for which a line of 80 columns has room
+
 
 def epoch_line(record: Record) -> str:
-    """Put an epoch in half a line: validation error, ratio, and the mean threshold of every layer."""
+    """Put an epoch in half a line: validation error, ratio, and the mean threshold of every layer, or their range."""
     line = f"error {record['error']:5.2f} %"
     if "thresholds" in record:
-        line += f"  {record['ratio']:6.1f}×  t " + " ".join(f"{t:.3f}" for t in record["thresholds"].values())
+        line += f"  {record['ratio']:6.1f}×  t {_thresholds(list(record['thresholds'].values()))}"
     elif record.get("ratio", 1) > 1:
         line += f"  {record['ratio']:6.1f}×"
     if "coded_bytes" in record:
         line += f"  about {record['coded_bytes'] / 1000:.2f} kB"
     return line
+
+
+def _thresholds(means: list[float]) -> str:
+    if len(means) <= _LAYERS_SHOWN:
+        return " ".join(f"{t:.3f}" for t in means)
+    return f"{min(means):.3f} … {max(means):.3f}"
 
 
 def summary_table(targets: tuple[Target, ...]) -> Table:
@@ -121,10 +134,10 @@ def print_run(console: Console, directory: RunDirectory) -> None:
     """Show a finished run: the table, the errors, the files it left."""
     result = directory.read(directory.result)
     console.print(result_table(result))
-    _say(console, _errors("validation", result["validation"], result["validation_images"]))
+    _tell(console, _errors("validation", result["validation"], result["validation_images"]))
     if directory.test.exists():
         test = directory.read(directory.test)
-        _say(console, _errors("test", test["error"], test["test_images"]))
+        _tell(console, _errors("test", test["error"], test["test_images"]))
     seconds = sum(result["seconds"].values())
     _say(console, f"Trained on {result['training_images']:,} images in {seconds:.0f} s, {result['threads']} thread(s).")
     _say(console, f"Files in {directory.path}:")
@@ -146,7 +159,7 @@ def print_file(console: Console, directory: RunDirectory) -> None:
         "decoded": "read back from the file",
     }
     steps = [f"{words[step]} {error:.2f} %" for step, error in record["validation"].items()]
-    _say(console, "Error on validation images: " + "; ".join(steps))
+    _tell(console, "Error on validation images: " + "; ".join(steps))
     ratio = record["fp32_bytes"] / record["bytes"]
     _say(
         console,
@@ -161,8 +174,8 @@ def print_evaluation(console: Console, directory: RunDirectory) -> None:
     """Show how a finished run did, without the table that was printed at its end."""
     result, test = directory.read(directory.result), directory.read(directory.test)
     _say(console, f"Run {directory.path}")
-    _say(console, _errors("validation", result["validation"], result["validation_images"]))
-    _say(console, _errors("test", test["error"], test["test_images"]))
+    _tell(console, _errors("validation", result["validation"], result["validation_images"]))
+    _tell(console, _errors("test", test["error"], test["test_images"]))
     weights, kept, _, ratio = _kept(result["prunable"], result["kept"])
     _say(console, f"Kept {kept} of {weights} prunable weights: {ratio} fewer")
     _say(console, f"Model {directory.model}, {directory.model.stat().st_size:,} bytes")
@@ -171,6 +184,11 @@ def print_evaluation(console: Console, directory: RunDirectory) -> None:
 def _say(console: Console, line: str) -> None:
     """Print a line as it is: a path may be long, and its brackets mean nothing."""
     console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _tell(console: Console, sentence: str) -> None:
+    """Print a sentence in one line, or on a terminal in lines broken between words."""
+    console.print(sentence, soft_wrap=not console.is_terminal, highlight=False, markup=False)
 
 
 def _errors(on: str, errors: dict[str, float], images: int) -> str:

@@ -91,6 +91,10 @@ class Observer(Protocol):
         """Take note of an epoch's log line."""
         ...
 
+    def network(self, record: Record, model: nn.Module) -> None:
+        """Look at the network after an epoch, without touching it."""
+        ...
+
 
 class Silent:
     """An observer that says nothing."""
@@ -100,6 +104,31 @@ class Silent:
 
     def epoch(self, record: Record) -> None:
         """Ignore an epoch."""
+
+    def network(self, record: Record, model: nn.Module) -> None:
+        """Ignore the network."""
+
+
+@dataclass(frozen=True)
+class Observers:
+    """Several observers in the place of one."""
+
+    each: tuple[Observer, ...]
+
+    def step(self, phase: Phase, done: int, total: int) -> None:
+        """Tell all of them of a step."""
+        for observer in self.each:
+            observer.step(phase, done, total)
+
+    def epoch(self, record: Record) -> None:
+        """Tell all of them of an epoch."""
+        for observer in self.each:
+            observer.epoch(record)
+
+    def network(self, record: Record, model: nn.Module) -> None:
+        """Show all of them the network."""
+        for observer in self.each:
+            observer.network(record, model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +239,7 @@ def fit(
         if accelerator.is_main_process:
             _append(journal.log, record)
             observer.epoch(record)
+            observer.network(record, model)
         facts = {"epoch": epoch + 1, "seconds": seconds, "log_bytes": _length(journal.log)}
         checkpoint.save(journal.checkpoint, prepared, optimizer.optimizer, facts, write=accelerator.is_main_process)
     for function in learned_thresholds(model).values():

@@ -1,0 +1,789 @@
+// Sparse products: what a pruned network computes, with nothing done for its zeros.
+//
+// A chain is a sequence of steps, each a sparse linear layer or a sparse convolution with its bias, its activation and
+// its max-pooling; one call takes a batch through all of them, and what lies between two steps never leaves the cache.
+// It runs in one of two ways:
+//
+//   sample by sample   A linear layer is a product of a sparse matrix and a vector. A convolution is direct: the image
+//                      is padded once, each weight is an offset into it, and a vector register holds neighbouring pixels.
+//                      Pixels are counted along the padded rows, so that one offset serves them all; those that fall
+//                      between two rows are computed and dropped. With a stride s the image is first split into s × s
+//                      phases, in each of which neighbours are s apart.
+//   panel by panel     As many samples as lanes lie side by side, a vector register holds one feature of several of
+//                      them, and a weight is the number of a feature. Linear layers and convolutions are then alike.
+//
+// Both ways are one loop: a row of the matrix is a list of (place, value), and sums[i] += value · base[place + i]. Its
+// limit is one load for each multiplication, so the input must come from the first or second level of the cache: columns
+// (or channels) are taken in blocks, and the sums of a row wait in memory between two blocks.
+//
+// Every sum is taken in an order that depends on the layer alone: the bits of a result do not depend on the threads.
+// Denormals are read and written as zeros while a chain runs.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+namespace {
+
+#define INLINE inline __attribute__((always_inline))
+
+constexpr int64_t vector_bytes = __BIGGEST_ALIGNMENT__ < 16 ? 16 : __BIGGEST_ALIGNMENT__;
+constexpr int64_t width = vector_bytes / sizeof(float);
+using floats = float __attribute__((vector_size(vector_bytes)));
+using loose_floats = float __attribute__((vector_size(vector_bytes), aligned(4), may_alias));
+using ints = int32_t __attribute__((vector_size(vector_bytes)));
+
+constexpr int64_t widest = 8;                     // vectors that are summed side by side
+constexpr int64_t run_max = widest * width;       // pixels, or lanes, they hold
+constexpr int64_t parallel_min = 1 << 17;         // multiplications, fewer of which are done before a thread is awake
+
+// Independent sums of the same pixels, to hide the four or five cycles that a multiplication and addition takes.
+constexpr int chains(int vectors) { return vectors == 8 ? 1 : vectors >= 4 ? 2 : vectors == 3 ? 3 : vectors == 2 ? 4 : 8; }
+
+INLINE floats load(const float* from) { return *reinterpret_cast<const loose_floats*>(from); }
+INLINE void store(float* to, floats x) { *reinterpret_cast<loose_floats*>(to) = x; }
+INLINE floats all_lanes(float value) { return value - floats{}; }
+INLINE floats select(ints mask, floats yes, floats no) { return (floats)((mask & (ints)yes) | (~mask & (ints)no)); }
+
+// Reads and writes denormals as zeros for as long as it lives.
+class NoDenormals {
+#if defined(__SSE__)
+    unsigned before = __builtin_ia32_stmxcsr();
+
+   public:
+    NoDenormals() { __builtin_ia32_ldmxcsr(before | 0x8040); }
+    ~NoDenormals() { __builtin_ia32_ldmxcsr(before); }
+#elif defined(__aarch64__)
+    uint64_t before;
+
+   public:
+    NoDenormals() {
+        __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+        __asm__ volatile("msr fpcr, %0" : : "r"(before | uint64_t{1} << 24));
+    }
+    ~NoDenormals() { __asm__ volatile("msr fpcr, %0" : : "r"(before)); }
+#else
+   public:
+    NoDenormals() {}
+    ~NoDenormals() {}
+#endif
+    NoDenormals(const NoDenormals&) = delete;
+};
+
+// Memory of a thread that stays from call to call: fresh pages would cost more than the work.
+class Scratch {
+    float* memory = nullptr;
+    int64_t size = 0;
+
+   public:
+    ~Scratch() { std::free(memory); }
+    float* take(int64_t count) {
+        if (count > size) {
+            std::free(memory);
+            size = 0;
+            int64_t bytes = (count * static_cast<int64_t>(sizeof(float)) + 4095) / 4096 * 4096;
+            memory = static_cast<float*>(std::aligned_alloc(4096, bytes));
+            if (memory) size = bytes / static_cast<int64_t>(sizeof(float));
+        }
+        return memory;
+    }
+};
+
+thread_local Scratch scratch_of_thread;  // what lies between steps, and padded images
+thread_local Scratch staged_of_thread;   // sums that wait for the next block
+
+enum Kind : int64_t { linear = 0, convolution = 1 };
+enum Activation : int64_t { none = 0, relu = 1, gelu = 2, gelu_tanh = 3 };
+
+}  // namespace
+
+// One layer, as secateur/run/kernels.py lays it out: field by field the same there.
+struct Step {
+    int64_t kind, activation;
+    int64_t rows;    // units, or filters
+    int64_t inputs;  // features, or channels
+    // Rows are taken in segments whose sums stay in the cache, columns (or channels) in blocks, and within both the rows in
+    // the order of how many non-zeros they have there, so that the processor can foresee where loops end. The i-th row of
+    // segment s in block b is number k = (s·blocks + b)·segment + i: row order[k], non-zeros starts[k] to starts[k+1].
+    int64_t blocks, block, segment;  // how many blocks, and the sizes of both
+    const int32_t* order;
+    const int32_t* starts;
+    const void* places;  // uint16_t, or int32_t if wide; in a linear layer counted from the first column of the block
+    int64_t wide;
+    const float* values;
+    const uint8_t* codes;  // or the value is table[codes[j]], where `values` is null
+    const float* table;
+    const float* bias;
+    // Of convolutions only; `pitch` and `plane_rows` are those of the padded image, or of one of its phases.
+    int64_t height, width, out_height, out_width;
+    int64_t stride_y, stride_x, pad_y, pad_x;
+    int64_t plane_rows, pitch;
+    int64_t phase_count;
+    const int32_t* phases;       // (y, x) of each phase that a weight reads
+    int64_t pool, pool_stride;  // pool 0: none
+    int64_t pooled_height, pooled_width;
+
+    int64_t features_in() const { return kind == linear ? inputs : inputs * height * width; }
+    int64_t features_out() const { return kind == linear ? rows : rows * pooled_height * pooled_width; }
+    int64_t plane() const { return plane_rows * pitch; }
+    int64_t run_length() const { return (out_height - 1) * pitch + out_width; }  // pixels from first to last
+    int64_t segments() const { return (rows + segment - 1) / segment; }
+    int64_t weights() const { return starts[segments() * blocks * segment]; }
+    // Segment number k of n nearly equal shares.
+    int64_t cut(int64_t k, int64_t n) const { return segments() * k / n; }
+};
+
+namespace {
+
+// Calls body(row, begin, end) for each row of a segment, with its non-zeros in a block.
+template <class Body>
+INLINE void over_rows(const Step& step, int64_t segment, int64_t block, Body body) {
+    int64_t first = (segment * step.blocks + block) * step.segment;
+    int64_t count = std::min(step.segment, step.rows - segment * step.segment);
+    for (int64_t k = first; k < first + count; ++k) body(step.order[k], step.starts[k], step.starts[k + 1]);
+}
+
+// How far ahead of a product with one vector its weights are asked for, in bytes: they come from memory, and a processor
+// by itself does not look beyond a page.
+constexpr int64_t ahead = 1024;
+
+// What weights are worth: a number each, or a code each and a table.
+struct Own {
+    const float* values;
+    INLINE float at(int64_t j) const { return values[j]; }
+    INLINE void expect(int64_t j) const { __builtin_prefetch(values + j + ahead / 4); }
+    template <size_t... k>
+    INLINE floats run(int64_t j, std::index_sequence<k...>) const { return load(values + j); }
+};
+
+struct Shared {
+    const uint8_t* codes;
+    const float* table;
+    INLINE float at(int64_t j) const { return table[codes[j]]; }
+    INLINE void expect(int64_t j) const { __builtin_prefetch(codes + j + ahead / 4); }
+    template <size_t... k>
+    INLINE floats run(int64_t j, std::index_sequence<k...>) const { return floats{table[codes[j + k]]...}; }
+};
+
+// Calls body with the types that the weights of a step have.
+template <class Body>
+INLINE void with_types(const Step& step, Body body) {
+    auto with_values = [&](auto values) {
+        if (step.wide)
+            body(static_cast<const int32_t*>(step.places), values);
+        else
+            body(static_cast<const uint16_t*>(step.places), values);
+    };
+    if (step.values)
+        with_values(Own{step.values});
+    else
+        with_values(Shared{step.codes, step.table});
+}
+
+// 2^x for |x| < 126, to 2e-7 of its value; beyond, the last value there is. NaN stays NaN.
+INLINE floats exp2(floats x) {
+    x = select(x > 126, all_lanes(126), select(x < -126, all_lanes(-126), x));
+    const float round = 0x1.8p23f + 127;  // adding it leaves the nearest integer + 127, an exponent, in the low bits
+    floats shifted = x + round;
+    floats f = x - (shifted - round);
+    floats series = 0.69314718f + f * (0.24022651f + f * (0.055503324f + f * (0.0096180291f + f * 0.0013333558f)));
+    return (floats)((ints)shifted << 23) * (1 + f * series);
+}
+
+// x·Φ(x). With z = |x|/√2 and u = 1/(1 + 0.3275911 z), erfc(z) ≈ e^(−z²)(a₁u + … + a₅u⁵): Abramowitz and Stegun, 7.1.26.
+INLINE floats gelu_of(floats x) {
+    floats size = (floats)((ints)x & INT32_MAX);
+    floats u = 1 / (1 + 0.23164189f * size);
+    floats series = u * (0.254829592f + u * (-0.284496736f + u * (1.421413741f + u * (-1.453152027f + u * 1.061405429f))));
+    floats tail = 0.5f * series * exp2(x * x * -0.72134752f);  // Φ(−|x|)
+    return x * select(x < 0, tail, 1 - tail);
+}
+
+// x·σ(2√(2/π)(x + 0.044715 x³)), the approximation by a hyperbolic tangent.
+INLINE floats gelu_tanh_of(floats x) { return x / (1 + exp2(x * (-2.3022082f + x * x * -0.10294324f))); }
+
+INLINE floats activated(floats x, int64_t activation) {
+    if (activation == relu) return select(x < 0, floats{}, x);  // NaN stays NaN
+    if (activation == gelu) return gelu_of(x);
+    if (activation == gelu_tanh) return gelu_tanh_of(x);
+    return x;
+}
+
+// to[i] = activation(from[i] + residual[i]); `residual` may be null.
+INLINE void finish(const float* from, const float* residual, int64_t count, int64_t activation, float* to) {
+    if (activation <= relu) {
+        float least = activation == relu ? 0 : -__builtin_inff();
+        if (residual)
+            for (int64_t i = 0; i < count; ++i) to[i] = from[i] + residual[i] < least ? least : from[i] + residual[i];
+        else
+            for (int64_t i = 0; i < count; ++i) to[i] = from[i] < least ? least : from[i];
+        return;
+    }
+    for (int64_t i = 0; i < count; i += width) {
+        floats x = {}, r = {};
+        int64_t lanes = std::min(width, count - i);
+        std::memcpy(&x, from + i, lanes * sizeof(float));
+        if (residual) std::memcpy(&r, residual + i, lanes * sizeof(float));
+        x = activated(x + r, activation);
+        std::memcpy(to + i, &x, lanes * sizeof(float));
+    }
+}
+
+// sums[i] += Σ value · base[place·scale + i], over the non-zeros from `begin` to `end`; the last vector stands at `last`.
+template <int vectors, int64_t scale, class Place, class Values>
+INLINE void accumulate(floats* sums, const Place* places, Values values, int64_t begin, int64_t end, const float* base,
+                       int64_t last) {
+    constexpr int side = chains(vectors);
+    floats own[side][vectors];
+    for (int i = 0; i < vectors; ++i) own[0][i] = sums[i];
+    for (int k = 1; k < side; ++k)
+        for (int i = 0; i < vectors; ++i) own[k][i] = floats{};
+    auto add = [&](floats* to, int64_t j) __attribute__((always_inline)) {
+        const float* from = base + static_cast<int64_t>(places[j]) * scale;
+        float value = values.at(j);
+#pragma GCC unroll 8
+        for (int i = 0; i < vectors - 1; ++i) to[i] += value * load(from + i * width);
+        to[vectors - 1] += value * load(from + last);
+    };
+    int64_t j = begin;
+    for (; j + side <= end; j += side) {
+#pragma GCC unroll 8
+        for (int k = 0; k < side; ++k) add(own[k], j + k);
+    }
+    if (side > 1)
+        for (; j < end; ++j) add(own[0], j);
+    for (int i = 0; i < vectors; ++i) {
+        for (int k = 1; k < side; ++k) own[0][i] += own[k][i];
+        sums[i] = own[0][i];
+    }
+}
+
+template <class Body>
+INLINE void with_vectors(int64_t vectors, Body body) {
+    switch (vectors) {
+        case 1: return body(std::integral_constant<int, 1>());
+        case 2: return body(std::integral_constant<int, 2>());
+        case 3: return body(std::integral_constant<int, 3>());
+        case 4: return body(std::integral_constant<int, 4>());
+        case 5: return body(std::integral_constant<int, 5>());
+        case 6: return body(std::integral_constant<int, 6>());
+        case 7: return body(std::integral_constant<int, 7>());
+        default: return body(std::integral_constant<int, 8>());
+    }
+}
+
+// ---- sample by sample ----
+
+// x at as many places as a vector has lanes. Eight bytes of places are read at once: loads are what the loop waits for.
+template <class Place, size_t... k>
+INLINE floats gather(const float* x, const Place* places, std::index_sequence<k...>) {
+    constexpr int each = 8 / sizeof(Place), bits = 8 * sizeof(Place);
+    uint64_t words[width / each];
+    std::memcpy(words, places, sizeof words);
+    return floats{x[static_cast<Place>(words[k / each] >> (k % each * bits))]...};
+}
+
+template <class Place, class Values>
+INLINE float dot(const Place* places, Values values, int64_t j, int64_t end, const float* x) {
+    auto lanes = std::make_index_sequence<width>();
+    floats first = {}, second = {};
+    for (; j + 2 * width <= end; j += 2 * width) {
+        values.expect(j);
+        __builtin_prefetch(places + j + ahead / 4);
+        first += values.run(j, lanes) * gather(x, places + j, lanes);
+        second += values.run(j + width, lanes) * gather(x, places + j + width, lanes);
+    }
+    if (j + width <= end) {
+        first += values.run(j, lanes) * gather(x, places + j, lanes);
+        j += width;
+    }
+    first += second;
+    float sum = 0;
+    for (int64_t k = 0; k < width; ++k) sum += first[k];
+    for (; j < end; ++j) sum += values.at(j) * x[places[j]];
+    return sum;
+}
+
+void multiply_vector(const Step& step, const float* x, const float* residual, float* y, int threads) {
+    with_types(step, [&](auto places, auto values) {
+        auto segment = [&](int64_t s) __attribute__((always_inline)) {
+            over_rows(step, s, 0, [&](int64_t r, int64_t begin, int64_t end) __attribute__((always_inline)) {
+                y[r] = step.bias[r] + dot(places, values, begin, end, x);
+            });
+            int64_t from = s * step.segment, count = std::min(step.segment, step.rows - from);
+            finish(y + from, residual ? residual + from : nullptr, count, step.activation, y + from);
+        };
+        if (threads == 1 || step.weights() < parallel_min) {
+            for (int64_t s = 0; s < step.segments(); ++s) segment(s);
+            return;
+        }
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+        for (int64_t s = 0; s < step.segments(); ++s) {
+            NoDenormals guard;
+            segment(s);
+        }
+    });
+}
+
+// Whether the image itself can be read where a padded one is wanted; short runs read past its end.
+bool needs_packing(const Step& step) {
+    return step.pad_y || step.pad_x || step.stride_y > 1 || step.stride_x > 1 || step.run_length() < width;
+}
+
+int64_t slab_floats(const Step& step) {
+    return needs_packing(step) ? step.phase_count * step.inputs * step.plane() + width : 0;
+}
+
+// to[j] = from[s·j] for j from `begin` to `end`, and nothing is read past the last of them.
+INLINE void copy_every(const float* from, int64_t s, int64_t begin, int64_t end, float* to) {
+    int64_t j = begin;
+    if (s == 2) {
+        ints even;
+        for (int k = 0; k < width; ++k) even[k] = 2 * k;
+        for (; j + width < end; j += width)
+            store(to + j, __builtin_shuffle(load(from + 2 * j), load(from + 2 * j + width), even));
+    }
+    for (; j < end; ++j) to[j] = from[s * j];
+}
+
+// Copies channel c into the padded image: phase (dy, dx) has pixel (i, j) from (i·stride_y + dy − pad_y, …).
+void pack_channel(const Step& step, const float* x, int64_t c, float* slab) {
+    const float* image = x + c * step.height * step.width;
+    for (int64_t f = 0; f < step.phase_count; ++f) {
+        int64_t dy = step.phases[2 * f] - step.pad_y, dx = step.phases[2 * f + 1] - step.pad_x, s = step.stride_x;
+        float* plane = slab + (f * step.inputs + c) * step.plane();
+        // The columns j with 0 ≤ j·s + dx < width.
+        int64_t begin = dx >= 0 ? 0 : std::min((-dx + s - 1) / s, step.pitch);
+        int64_t end = std::clamp(step.width > dx ? (step.width - dx + s - 1) / s : 0, begin, step.pitch);
+        for (int64_t i = 0; i < step.plane_rows; ++i) {
+            float* to = plane + i * step.pitch;
+            int64_t y = i * step.stride_y + dy;
+            if (y < 0 || y >= step.height) {
+                std::fill_n(to, step.pitch, 0.f);
+                continue;
+            }
+            const float* from = image + y * step.width + dx;
+            std::fill(to, to + begin, 0.f);
+            if (s == 1)
+                std::copy(from + begin, from + end, to + begin);
+            else
+                copy_every(from, s, begin, end, to);
+            std::fill(to + end, to + step.pitch, 0.f);
+        }
+    }
+}
+
+// Writes a run of `count` pixels of filter r, from number `first` on, without those between two rows of the image.
+INLINE void write_run(const Step& step, int64_t r, int64_t first, int64_t count, const float* run, const float* residual,
+                      float* out) {
+    int64_t image = r * step.out_height * step.out_width;
+    for (int64_t at = first; at < first + count;) {
+        int64_t row = at / step.pitch, column = at - row * step.pitch;
+        int64_t stop = std::min((row + 1) * step.pitch, first + count);
+        int64_t length = std::min(stop - at, step.out_width - column);
+        int64_t to = image + row * step.out_width + column;
+        if (length > 0)
+            finish(run + (at - first), residual ? residual + to : nullptr, length, step.activation, out + to);
+        at = stop;
+    }
+}
+
+// Segment `s` of the filters on one run of pixels. `staged` keeps their sums from block to block.
+template <int vectors, class Place, class Values>
+INLINE void convolve_run(const Step& step, const Place* places, Values values, const float* slab, int64_t first,
+                         int64_t count, int64_t s, float* staged, const float* residual, float* out) {
+    const float* base = slab + first;
+    int64_t last = std::max<int64_t>(count - width, 0);
+    // Pixels that are all wanted go straight to their places.
+    bool straight = step.pitch == step.out_width && count >= width && step.activation <= relu;
+    floats least = all_lanes(step.activation == relu ? 0 : -__builtin_inff());
+    for (int64_t b = 0; b < step.blocks; ++b) {
+        bool begins = b == 0, ends = b + 1 == step.blocks;
+        over_rows(step, s, b, [&](int64_t r, int64_t begin, int64_t end) __attribute__((always_inline)) {
+            if (!begins && !ends && begin == end) return;
+            float* own = staged + (r - s * step.segment) * run_max;
+            floats sums[vectors];
+            for (int i = 0; i < vectors; ++i) sums[i] = begins ? all_lanes(step.bias[r]) : load(own + i * width);
+            accumulate<vectors, 1>(sums, places, values, begin, end, base, last);
+            if (ends && straight) {
+                int64_t start = r * step.out_height * step.out_width + first;
+                for (int i = 0; i < vectors; ++i) {
+                    int64_t at = start + (i + 1 < vectors ? i * width : last);
+                    if (residual) sums[i] += load(residual + at);
+                    store(out + at, select(sums[i] < least, least, sums[i]));
+                }
+                return;
+            }
+            for (int i = 0; i < vectors; ++i) store(own + i * width, sums[i]);
+            if (ends) {
+                store(own + last, sums[vectors - 1]);  // the last vector repeats pixels of the one before it
+                write_run(step, r, first, count, own, residual, out);
+            }
+        });
+    }
+}
+
+void pool_channel(const Step& step, const float* image, float* out) {
+    for (int64_t i = 0; i < step.pooled_height; ++i)
+        for (int64_t j = 0; j < step.pooled_width; ++j) {
+            const float* corner = image + i * step.pool_stride * step.out_width + j * step.pool_stride;
+            float most = corner[0];
+            for (int64_t y = 0; y < step.pool; ++y)
+                for (int64_t x = 0; x < step.pool; ++x) {
+                    float value = corner[y * step.out_width + x];
+                    most = value > most || value != value ? value : most;
+                }
+            out[i * step.pooled_width + j] = most;
+        }
+}
+
+// The same for windows of 2 × 2, which a compiler can vectorise.
+void pool_channel_by_two(const Step& step, const float* image, float* __restrict out) {
+    auto larger = [](float a, float b) { return b > a || b != b ? b : a; };
+    for (int64_t i = 0; i < step.pooled_height; ++i) {
+        const float* above = image + 2 * i * step.out_width;
+        const float* below = above + step.out_width;
+        for (int64_t j = 0; j < step.pooled_width; ++j)
+            out[i * step.pooled_width + j] =
+                larger(larger(above[2 * j], above[2 * j + 1]), larger(below[2 * j], below[2 * j + 1]));
+    }
+}
+
+// How a convolution is cut into pieces of work: runs of pixels by shares of the filters.
+struct Pieces {
+    int64_t vectors, runs, shares;
+
+    Pieces(const Step& step, int threads) {
+        vectors = (step.run_length() + width - 1) / width;
+        runs = (vectors + widest - 1) / widest;
+        shares = threads == 1 ? 1 : std::clamp<int64_t>((4 * threads + runs - 1) / runs, 1, step.segments());
+    }
+};
+
+int64_t convolution_floats(const Step& step) {
+    int64_t image = step.pool ? step.rows * step.out_height * step.out_width : 0;
+    return slab_floats(step) + image;
+}
+
+// `scratch` has room for convolution_floats. Returns whether there was enough memory.
+bool convolve(const Step& step, const float* x, const float* residual, float* y, float* scratch, int threads) {
+    if (step.weights() * step.run_length() < parallel_min) threads = 1;
+    Pieces pieces(step, threads);
+    bool packs = needs_packing(step), whole = true;
+    float* image = scratch + slab_floats(step);
+    float* out = step.pool ? image : y;
+    const float* slab = packs ? scratch : x;
+    auto piece = [&](int64_t k) {
+        int64_t run = k / pieces.shares, share = k % pieces.shares;
+        int64_t begin = pieces.vectors * run / pieces.runs, end = pieces.vectors * (run + 1) / pieces.runs;
+        int64_t first = begin * width, count = std::min(end * width, step.run_length()) - first;
+        float* staged = staged_of_thread.take(step.segment * run_max);
+        if (!staged) return false;
+        with_types(step, [&](auto places, auto values) {
+            with_vectors(end - begin, [&](auto vectors) {
+                for (int64_t s = step.cut(share, pieces.shares); s < step.cut(share + 1, pieces.shares); ++s)
+                    convolve_run<vectors()>(step, places, values, slab, first, count, s, staged, residual, out);
+            });
+        });
+        return true;
+    };
+    auto pool = [&](int64_t r) {
+        const float* from = image + r * step.out_height * step.out_width;
+        auto by = step.pool == 2 && step.pool_stride == 2 ? pool_channel_by_two : pool_channel;
+        by(step, from, y + r * step.pooled_height * step.pooled_width);
+    };
+    if (threads == 1) {
+        for (int64_t c = 0; packs && c < step.inputs; ++c) pack_channel(step, x, c, scratch);
+        for (int64_t k = 0; k < pieces.runs * pieces.shares; ++k) whole &= piece(k);
+        for (int64_t r = 0; step.pool && r < step.rows; ++r) pool(r);
+        return whole;
+    }
+    if (packs) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t c = 0; c < step.inputs; ++c) pack_channel(step, x, c, scratch);
+    }
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) reduction(&& : whole)
+    for (int64_t k = 0; k < pieces.runs * pieces.shares; ++k) {
+        NoDenormals guard;
+        whole = piece(k) && whole;
+    }
+    if (step.pool) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t r = 0; r < step.rows; ++r) pool(r);
+    }
+    return whole;
+}
+
+// ---- panel by panel ----
+
+// Transposes a square of as many vectors as they have lanes.
+INLINE void transpose(floats* rows) {
+    // Interleaving the first half of the rows with the second, log₂ width times, moves element (i, j) to (j, i).
+    ints low, high;
+    for (int k = 0; k < width; ++k) {
+        low[k] = k / 2 + (k % 2) * static_cast<int>(width);
+        high[k] = low[k] + static_cast<int>(width) / 2;
+    }
+#pragma GCC unroll 4
+    for (int64_t size = 1; size < width; size *= 2) {
+        floats mixed[width];
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < width / 2; ++i) {
+            mixed[2 * i] = __builtin_shuffle(rows[i], rows[i + width / 2], low);
+            mixed[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + width / 2], high);
+        }
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < width; ++i) rows[i] = mixed[i];
+    }
+}
+
+// panel[k][lane] = x[lane][k]; lanes from `samples` on are zero.
+void pack_panel(const float* x, int64_t features, int64_t samples, int64_t lanes, float* panel) {
+    for (int64_t group = 0; group < lanes; group += width) {
+        int64_t k = 0;
+        int64_t rows = std::clamp<int64_t>(samples - group, 0, width);
+        const float* own = x + group * features;
+        float* out = panel + group;
+        for (; k + width <= features; k += width) {
+            floats square[width];
+            for (int64_t i = 0; i < width; ++i) square[i] = i < rows ? load(own + i * features + k) : floats{};
+            transpose(square);
+            for (int64_t i = 0; i < width; ++i) store(out + (k + i) * lanes, square[i]);
+        }
+        for (; k < features; ++k)
+            for (int64_t i = 0; i < width; ++i) out[k * lanes + i] = i < rows ? own[i * features + k] : 0.f;
+    }
+}
+
+// y[lane][r] = panel[r][lane] for features `from` to `to` of the samples there are.
+void unpack_panel(const float* panel, int64_t stride, int64_t samples, int64_t lanes, int64_t from, int64_t to, float* y) {
+    for (int64_t group = 0; group < samples; group += width) {
+        int64_t r = from;
+        int64_t rows = std::min(samples - group, width);
+        const float* own = panel + group;
+        float* out = y + group * stride;
+        for (; r + width <= to; r += width) {
+            floats square[width];
+            for (int64_t i = 0; i < width; ++i) square[i] = load(own + (r + i) * lanes);
+            transpose(square);
+            for (int64_t i = 0; i < rows; ++i) store(out + i * stride + r, square[i]);
+        }
+        for (; r < to; ++r)
+            for (int64_t i = 0; i < rows; ++i) out[i * stride + r] = own[r * lanes + i];
+    }
+}
+
+// Segments `from` to `to` of a linear layer, on a panel.
+template <int vectors, class Place, class Values>
+INLINE void multiply_panel(const Step& step, const Place* places, Values values, const float* in, int64_t from, int64_t to,
+                           float* out) {
+    constexpr int64_t lanes = vectors * width;
+    for (int64_t s = from; s < to; ++s)
+        for (int64_t b = 0; b < step.blocks; ++b) {
+            const float* base = in + b * step.block * lanes;
+            bool begins = b == 0, ends = b + 1 == step.blocks;
+            over_rows(step, s, b, [&](int64_t r, int64_t begin, int64_t end) __attribute__((always_inline)) {
+                if (!begins && !ends && begin == end) return;
+                float* own = out + r * lanes;
+                floats sums[vectors];
+                for (int i = 0; i < vectors; ++i) sums[i] = begins ? all_lanes(step.bias[r]) : load(own + i * width);
+                accumulate<vectors, lanes>(sums, places, values, begin, end, base, lanes - width);
+                for (int i = 0; i < vectors; ++i)
+                    store(own + i * width, ends ? activated(sums[i], step.activation) : sums[i]);
+            });
+        }
+}
+
+// The padded panel: pixel (i, j) of the image stands at (i + pad_y, j + pad_x).
+void pad_panel(const Step& step, const float* in, int64_t lanes, float* padded) {
+    std::fill_n(padded, step.inputs * step.plane() * lanes, 0.f);
+    for (int64_t c = 0; c < step.inputs; ++c)
+        for (int64_t i = 0; i < step.height; ++i)
+            std::copy_n(in + (c * step.height + i) * step.width * lanes, step.width * lanes,
+                        padded + (c * step.plane() + (i + step.pad_y) * step.pitch + step.pad_x) * lanes);
+}
+
+template <int vectors, class Place, class Values>
+INLINE void convolve_panel(const Step& step, const Place* places, Values values, const float* in, float* out) {
+    constexpr int64_t lanes = vectors * width;
+    int64_t pool = std::max<int64_t>(step.pool, 1), pool_stride = step.pool ? step.pool_stride : 1;
+    for (int64_t i = 0; i < step.pooled_height; ++i)
+        for (int64_t j = 0; j < step.pooled_width; ++j)
+            for (int64_t s = 0; s < step.segments(); ++s)
+                over_rows(step, s, 0, [&](int64_t r, int64_t begin, int64_t end) __attribute__((always_inline)) {
+                    floats most[vectors];
+                    for (int64_t p = 0; p < pool * pool; ++p) {
+                        int64_t y = (i * pool_stride + p / pool) * step.stride_y;
+                        int64_t x = (j * pool_stride + p % pool) * step.stride_x;
+                        const float* base = in + (y * step.pitch + x) * lanes;
+                        floats sums[vectors];
+                        for (int v = 0; v < vectors; ++v) sums[v] = all_lanes(step.bias[r]);
+                        accumulate<vectors, lanes>(sums, places, values, begin, end, base, lanes - width);
+                        for (int v = 0; v < vectors; ++v) {
+                            floats value = activated(sums[v], step.activation);
+                            most[v] = p == 0 ? value : select((value > most[v]) | (value != value), value, most[v]);
+                        }
+                    }
+                    float* own = out + ((r * step.pooled_height + i) * step.pooled_width + j) * lanes;
+                    for (int v = 0; v < vectors; ++v) store(own + v * width, most[v]);
+                });
+}
+
+// The most features that stand in a panel at once, and those of the largest padded image.
+struct Room {
+    int64_t features, padded = 0;
+
+    Room(const Step* steps, int64_t count) : features(steps[0].features_in()) {
+        for (int64_t k = 0; k < count; ++k) {
+            features = std::max(features, steps[k].features_out());
+            if (steps[k].kind == convolution) padded = std::max(padded, steps[k].inputs * steps[k].plane());
+        }
+    }
+    int64_t all() const { return 2 * features + padded; }
+};
+
+// Takes `samples` samples through the chain. One of a single linear layer does its segments `from` to `to` only.
+template <int vectors>
+void run_panel(const Step* steps, int64_t count, const float* x, int64_t samples, int64_t from, int64_t to, float* y,
+               float* scratch) {
+    constexpr int64_t lanes = vectors * width;
+    Room room(steps, count);
+    float *in = scratch, *out = in + room.features * lanes, *padded = out + room.features * lanes;
+    pack_panel(x, steps[0].features_in(), samples, lanes, in);
+    for (int64_t k = 0; k < count; ++k) {
+        const Step& step = steps[k];
+        with_types(step, [&](auto places, auto values) {
+            if (step.kind == linear) {
+                multiply_panel<vectors>(step, places, values, in, count == 1 ? from : 0,
+                                        count == 1 ? to : step.segments(), out);
+                return;
+            }
+            bool pads = step.pad_y || step.pad_x;
+            if (pads) pad_panel(step, in, lanes, padded);
+            convolve_panel<vectors>(step, places, values, pads ? padded : in, out);
+        });
+        std::swap(in, out);
+    }
+    const Step& end = steps[count - 1];
+    bool part = count == 1 && end.kind == linear;
+    unpack_panel(in, end.features_out(), samples, lanes, part ? from * end.segment : 0,
+                 part ? std::min(to * end.segment, end.rows) : end.features_out(), y);
+}
+
+// ---- both ----
+
+int64_t largest_between(const Step* steps, int64_t count) {
+    int64_t largest = 0;
+    for (int64_t k = 0; k + 1 < count; ++k) largest = std::max(largest, steps[k].features_out());
+    return largest;
+}
+
+bool run_sample(const Step* steps, int64_t count, const float* x, const float* residual, float* y, int threads) {
+    int64_t largest = largest_between(steps, count), extra = 0;
+    for (int64_t k = 0; k < count; ++k)
+        if (steps[k].kind == convolution) extra = std::max(extra, convolution_floats(steps[k]));
+    float* scratch = scratch_of_thread.take(2 * largest + extra + 1);
+    if (!scratch) return false;
+    float *in = scratch, *out = scratch + largest;
+    for (int64_t k = 0; k < count; ++k) {
+        bool ends = k + 1 == count;
+        float* to = ends ? y : out;
+        if (steps[k].kind == linear)
+            multiply_vector(steps[k], x, ends ? residual : nullptr, to, threads);
+        else if (!convolve(steps[k], x, ends ? residual : nullptr, to, scratch + 2 * largest, threads))
+            return false;
+        x = to;
+        std::swap(in, out);
+    }
+    return true;
+}
+
+int64_t work(const Step* steps, int64_t count) {
+    int64_t sum = 0;
+    for (int64_t k = 0; k < count; ++k)
+        sum += steps[k].weights() * (steps[k].kind == linear ? 1 : steps[k].run_length());
+    return sum;
+}
+
+bool run_samples(const Step* steps, int64_t count, const float* x, const float* residual, int64_t batch, float* y,
+                 int threads) {
+    int64_t in = steps[0].features_in(), out = steps[count - 1].features_out();
+    bool whole = true;
+    auto sample = [&](int64_t n, int own) {
+        return run_sample(steps, count, x + n * in, residual ? residual + n * out : nullptr, y + n * out, own);
+    };
+    if (threads == 1 || batch < threads || work(steps, count) * batch < parallel_min) {
+        int own = work(steps, count) < parallel_min ? 1 : threads;
+        for (int64_t n = 0; n < batch; ++n) whole &= sample(n, own);
+        return whole;
+    }
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) reduction(&& : whole)
+    for (int64_t n = 0; n < batch; ++n) {
+        NoDenormals guard;
+        whole = sample(n, 1) && whole;
+    }
+    return whole;
+}
+
+bool run_panels(const Step* steps, int64_t count, const float* x, int64_t batch, float* y, int64_t vectors, int threads) {
+    int64_t in = steps[0].features_in(), features = steps[count - 1].features_out();
+    if (work(steps, count) * batch < parallel_min) threads = 1;
+    // Narrower panels, where there would be fewer than threads.
+    while (vectors > 1 && (batch + vectors * width - 1) / (vectors * width) < threads) vectors /= 2;
+    int64_t lanes = vectors * width, panels = (batch + lanes - 1) / lanes;
+    bool alone = count == 1 && steps[0].kind == linear;
+    int64_t shares = alone && panels < threads ? threads : 1;
+    bool whole = true;
+    auto piece = [&](int64_t k) {
+        int64_t first = k / shares * lanes, samples = std::min(lanes, batch - first);
+        int64_t from = steps[count - 1].cut(k % shares, shares), to = steps[count - 1].cut(k % shares + 1, shares);
+        int64_t needed = 1;
+        while (needed * width < samples) needed *= 2;
+        float* scratch = scratch_of_thread.take(Room(steps, count).all() * needed * width + 1);
+        if (!scratch) return false;
+        auto with = [&](auto n) {
+            run_panel<n()>(steps, count, x + first * in, samples, from, to, y + first * features, scratch);
+        };
+        needed == 1   ? with(std::integral_constant<int, 1>())
+        : needed == 2 ? with(std::integral_constant<int, 2>())
+        : needed == 4 ? with(std::integral_constant<int, 4>())
+                      : with(std::integral_constant<int, 8>());
+        return true;
+    };
+    if (threads == 1) {
+        for (int64_t k = 0; k < panels * shares; ++k) whole &= piece(k);
+        return whole;
+    }
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) reduction(&& : whole)
+    for (int64_t k = 0; k < panels * shares; ++k) {
+        NoDenormals guard;
+        whole = piece(k) && whole;
+    }
+    return whole;
+}
+
+}  // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// A chain, ready to run: sample by sample if `vectors` is 0, else in panels of so many vector registers (1, 2, 4 or 8).
+struct Chain {
+    const Step* steps;
+    int64_t count, vectors;
+};
+
+// Takes `batch` samples x through a chain to y. `residual`, which may be null and stands with single samples only, is added
+// before the last activation. Returns 0, or 1 if there was not enough memory.
+EXPORT int secateur_chain(const Chain* chain, const float* x, int64_t batch, float* y, int threads, const float* residual) {
+    NoDenormals guard;
+    bool whole = chain->vectors ? run_panels(chain->steps, chain->count, x, batch, y, chain->vectors, threads)
+                                : run_samples(chain->steps, chain->count, x, residual, batch, y, threads);
+    return whole ? 0 : 1;
+}
+
+// The lanes of a vector register, and the bytes of a step: whoever lays out steps asks whether we mean the same.
+EXPORT int64_t secateur_lanes() { return width; }
+EXPORT int64_t secateur_step_bytes() { return sizeof(Step); }

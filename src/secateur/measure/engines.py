@@ -1,0 +1,177 @@
+"""The same network under the engines that others run it with: torch itself, torch.compile and ONNX Runtime."""
+
+import logging
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import FunctionType, ModuleType
+
+import torch
+from torch import Tensor, nn
+
+from secateur.nearest import require_one_of
+
+Run = Callable[[Tensor], Tensor]
+
+# What engines may differ by, over the largest answer: they add in another order, and some multiply by transforms.
+TOLERANCE = 1e-3
+
+
+class EngineError(RuntimeError):
+    """An engine cannot run a network: not installed, refused it, or gave another answer. The text is one sentence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """A network made ready by one engine for inputs of one shape, without gradients."""
+
+    name: str
+    version: str
+    threads: int
+    run: Run
+    seconds: float  # that it took to make it ready
+    difference: float  # largest, from torch's own answer to the example, over the largest of that answer
+
+
+def prepare(name: str, model: nn.Module, example_input: Tensor) -> Engine:
+    """Make `model` ready for inputs like `example_input` and check the engine's answer to it against torch's.
+
+    `name` is one of `ENGINES`. The engine uses as many threads as torch does at this moment, so set those first; an
+    `Engine` of one thread works in the thread that calls it. The model must be in evaluation mode, and weights that
+    change later may or may not be noticed. Raises `EngineError` if the engine cannot be had.
+    """
+    require_one_of("engine", name, ENGINES)
+    if any(module.training for module in model.modules()):
+        raise ValueError("the model is in training mode, which no engine but torch knows: call model.eval() first")
+    expected = _without_gradients(model)(example_input)
+    if not isinstance(expected, Tensor):
+        raise TypeError(f"the model must answer with one tensor, got {type(expected).__name__}")
+    start = time.perf_counter()
+    version, run = ENGINES[name](model, example_input)
+    answer = run(example_input)
+    seconds = time.perf_counter() - start
+    difference = _difference(answer, expected)
+    if not difference <= TOLERANCE:  # nor NaN
+        raise EngineError(f"{name} answers differently from torch, by {difference:.1e} of the largest answer")
+    threads = torch.get_num_threads()
+    return Engine(name=name, version=version, threads=threads, run=run, seconds=seconds, difference=difference)
+
+
+def prepare_all(
+    model: nn.Module, example_input: Tensor, names: Collection[str] | None = None
+) -> tuple[dict[str, Engine], dict[str, str]]:
+    """Return the engines that run `model`, by name, and for each of the others one sentence that says why not."""
+    found, missing = {}, {}
+    for name in ENGINES if names is None else names:
+        try:
+            found[name] = prepare(name, model, example_input)
+        except EngineError as error:
+            missing[name] = str(error)
+    return found, missing
+
+
+def _eager(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
+    return torch.__version__, _without_gradients(model)
+
+
+def _compiled(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
+    def call(x: Tensor) -> Tensor:
+        answer: Tensor = model(x)
+        return answer
+
+    # A code object of its own: torch counts recompilations by code, and from the ninth network of a process on (all
+    # share `nn.Module.__call__`) it would run them uncompiled and only log that.
+    own = FunctionType(call.__code__.replace(), call.__globals__, closure=call.__closure__)
+    with _silence():
+        run = _without_gradients(torch.compile(own, dynamic=False))
+        config = import_module("torch._inductor.config")
+        try:
+            # Freezing makes constants of the weights: batch norms fold, matrices are packed once. As an option of
+            # torch.compile it does nothing (torch 2.13): the front end asks the configuration at the first call.
+            with config.patch(freezing=True):
+                run(example_input)
+        except RuntimeError as error:  # all that torch.compile raises of its own
+            raise EngineError(f"torch.compile cannot run it: {_first_line(error)}") from error
+    return torch.__version__, run
+
+
+def _onnx_runtime(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
+    runtime = _import("onnxruntime")
+    for package in ("onnx", "onnxscript"):  # what torch exports with
+        _import(package)
+    errors = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+    kinds = (errors.Fail, errors.InvalidArgument, errors.InvalidGraph, errors.NotImplemented, errors.RuntimeException)
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Its threads spin for the next piece of work; they must not do so while a rival is timed.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    with _silence(), tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "network.onnx"
+        try:
+            with torch.no_grad():
+                program = torch.onnx.export(model, (example_input,), dynamo=True, verbose=False)
+            assert program is not None
+            program.save(path)
+            session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except (RuntimeError, *kinds) as error:
+            raise EngineError(f"onnxruntime cannot run it: {_first_line(error)}") from error
+    (name,) = (each.name for each in session.get_inputs())
+
+    def run(x: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {name: x.numpy()})[0])
+
+    return str(runtime.__version__), run
+
+
+ENGINES: dict[str, Callable[[nn.Module, Tensor], tuple[str, Run]]] = {
+    "eager": _eager,
+    "compile": _compiled,
+    "onnxruntime": _onnx_runtime,
+}
+
+
+def _without_gradients(call: Run) -> Run:
+    def run(x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return call(x)
+
+    return run
+
+
+def _difference(answer: Tensor, expected: Tensor) -> float:
+    if answer.shape != expected.shape:
+        return float("inf")
+    largest = max(expected.abs().max().item(), torch.finfo(torch.float32).tiny) if expected.numel() else 1.0
+    return (answer - expected).abs().max().item() / largest if expected.numel() else 0.0
+
+
+def _import(package: str) -> ModuleType:
+    try:
+        with _silence():
+            return import_module(package)
+    except ImportError as error:
+        raise EngineError(f"{package} cannot be imported ({error}): pip install secateur[onnx]") from error
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep from the user what exporters tell each other: deprecations, and packages that nobody asked for."""
+    disabled = logging.root.manager.disable
+    logging.disable(max(disabled, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

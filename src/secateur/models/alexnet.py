@@ -1,0 +1,55 @@
+"""AlexNet, as the pruning papers use it (paper, table 2)."""
+
+from typing import ClassVar
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class AlexNet(nn.Module):
+    """Five convolutions and three linear layers: 60,954,656 weights and 10,568 biases.
+
+    This is Caffe's variant of Krizhevsky's network, the one pruning papers mean: 227×227 pixels, conv2, conv4 and
+    conv5 in the two groups that once were two GPUs, normalisation across channels before the first two poolings.
+    torchvision's network of that name is another one (64 filters in conv1, no groups, 61,090,496 weights).
+    """
+
+    input_shape: ClassVar[tuple[int, int, int]] = (3, 227, 227)
+    classes: ClassVar[int] = 1000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 96, 11, stride=4)
+        self.conv2 = nn.Conv2d(96, 256, 5, padding=2, groups=2)
+        self.conv3 = nn.Conv2d(256, 384, 3, padding=1)
+        self.conv4 = nn.Conv2d(384, 384, 3, padding=1, groups=2)
+        self.conv5 = nn.Conv2d(384, 256, 3, padding=1, groups=2)
+        self.fc6 = nn.Linear(9216, 4096)
+        self.fc7 = nn.Linear(4096, 4096)
+        self.fc8 = nn.Linear(4096, 1000)
+        self._init_gaussian_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (images, 3, 227, 227) to logits (images, classes)."""
+        x = F.max_pool2d(_normalize(F.relu(self.conv1(x))), 3, 2)
+        x = F.max_pool2d(_normalize(F.relu(self.conv2(x))), 3, 2)
+        x = F.relu(self.conv3(x))
+        x = F.relu(self.conv4(x))
+        x = F.max_pool2d(F.relu(self.conv5(x)), 3, 2)
+        x = F.dropout(F.relu(self.fc6(x.flatten(1))), 0.5, self.training)
+        x = F.dropout(F.relu(self.fc7(x)), 0.5, self.training)
+        logits: Tensor = self.fc8(x)
+        return logits
+
+    def _init_gaussian_(self) -> None:
+        """Draw the weights as Caffe does; the biases that Krizhevsky set to 1 are 0.1 there."""
+        for name, layer in self.named_children():
+            assert isinstance(layer, nn.Linear | nn.Conv2d)
+            assert layer.bias is not None
+            nn.init.normal_(layer.weight, std=0.005 if name in ("fc6", "fc7") else 0.01)
+            nn.init.constant_(layer.bias, 0.0 if name in ("conv1", "conv3", "fc8") else 0.1)
+
+
+def _normalize(x: Tensor) -> Tensor:
+    """Divide by (1 + 1e-4 · mean of the squares of 5 neighbouring channels) to the power ¾."""
+    return F.local_response_norm(x, 5, alpha=1e-4, beta=0.75, k=1.0)

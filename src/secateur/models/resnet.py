@@ -1,0 +1,73 @@
+"""ResNet-50 (He et al. 2015), with the stride of a block in its 3×3 convolution."""
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+
+class Bottleneck(nn.Module):
+    """Three convolutions, 1×1 to fewer channels, 3×3, 1×1 to four times those, around which the input is added."""
+
+    def __init__(self, channels: int, inner: int, stride: int = 1) -> None:
+        super().__init__()
+        outer = 4 * inner
+        self.conv1 = nn.Conv2d(channels, inner, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, outer, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outer)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = None
+        if stride != 1 or channels != outer:
+            projection = nn.Conv2d(channels, outer, 1, stride=stride, bias=False)
+            self.downsample = nn.Sequential(projection, nn.BatchNorm2d(outer))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (images, channels, height, width) to (images, 4 · inner, height / stride, width / stride)."""
+        identity = x if self.downsample is None else self.downsample(x)
+        x = self.relu(self.bn1(self.conv1(x)))
+        x = self.relu(self.bn2(self.conv2(x)))
+        x = self.bn3(self.conv3(x))
+        x += identity
+        answer: Tensor = self.relu(x)
+        return answer
+
+
+class ResNet50(nn.Module):
+    """Fifty layers of weights: 25,502,912 weights, 53,120 of batch norms and 1,000 biases.
+
+    This is the variant called v1.5, which is torchvision's, and parameters have the names that it gives them, so that
+    its checkpoints load. Images may be of any size.
+    """
+
+    input_shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
+    classes: ClassVar[int] = 1000
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.layer1 = _stage(3, 64, 64)
+        self.layer2 = _stage(4, 256, 128, stride=2)
+        self.layer3 = _stage(6, 512, 256, stride=2)
+        self.layer4 = _stage(3, 1024, 512, stride=2)
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(2048, self.classes)
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d):
+                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (images, 3, height, width) to logits (images, classes)."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        logits: Tensor = self.fc(self.avgpool(x).flatten(1))
+        return logits
+
+
+def _stage(blocks: int, channels: int, inner: int, stride: int = 1) -> nn.Sequential:
+    first = Bottleneck(channels, inner, stride)
+    return nn.Sequential(first, *(Bottleneck(4 * inner, inner) for _ in range(blocks - 1)))

@@ -1,0 +1,341 @@
+"""A chain of sparse layers that runs as one call."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from secateur.run import kernels
+from secateur.run.layers import Activation, Layer, Pool, Window
+from secateur.run.weights import Array, Packed, SparseWeight, pack_columns, pack_offsets
+
+_L1_BYTES = 24 << 10  # what a block of the input may take of the first level of the cache
+# That a row should have, on average: with fewer, its waiting sums cost more than they. In a panel by its vectors.
+_WEIGHTS_IN_BLOCK = {0: 16, 1: 80, 2: 60, 4: 40, 8: 32}
+_SEGMENT = 512  # rows whose sums fit the second level
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """How a chain runs: sample by sample, or in panels of so many vector registers; and how large its blocks are.
+
+    `spread` multiplies the number of columns or channels that a block would have by the size of the cache alone. With
+    `shared`, layers of at most 256 distinct values read them from a table.
+    """
+
+    vectors: int = 0
+    spread: int = 1
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        if self.vectors not in (0, 1, 2, 4, 8):
+            raise ValueError(f"a panel has 1, 2, 4 or 8 vectors, or there is none (0): got {self.vectors}")
+        if not 1 <= self.spread <= 1 << 20:
+            raise ValueError(f"spread must be between 1 and {1 << 20}, got {self.spread}")
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables."""
+        way = f"panel {self.vectors * kernels.lanes()}" if self.vectors else "sample"
+        return way + (f" ×{self.spread}" if self.spread > 1 else "") + (" shared" if self.shared else "")
+
+
+@dataclass(frozen=True)
+class _Spec:
+    shape: tuple[int, ...]
+    activation: Activation
+    window: Window | None
+    pool: Pool | None
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """A chain laid out for samples of one shape: addresses, what they point to, and the shape of the result."""
+
+    address: int
+    keep: tuple[object, ...]
+    out: tuple[int, ...]
+    nbytes: int
+
+
+class SparseChain(nn.Module):
+    """Sparse layers, one after the other, as one call into the native library; for inference.
+
+    With `flattens`, samples of any shape are read as vectors. `residual` is added before the last activation.
+    """
+
+    def __init__(self, layers: Sequence[Layer], kernel: Kernel | None = None, *, flattens: bool = False) -> None:
+        super().__init__()
+        if not layers:
+            raise ValueError("a chain needs at least one layer, got none")
+        self.kernel, self.flattens = kernel or Kernel(), flattens
+        self._specs = [_Spec(one.weight.shape, one.activation, one.window, one.pool) for one in layers]
+        for index, layer in enumerate(layers):
+            for name, value in (("places", layer.weight.places), ("values", layer.weight.values), ("bias", layer.bias)):
+                self.register_buffer(f"{name}{index}", torch.from_numpy(value))
+        self._reset()
+
+    def _reset(self) -> None:
+        self._prepared: dict[tuple[int, ...], _Prepared] = {}
+        self._layers: list[Layer] | None = None
+        self._call = kernels.chain_routine()
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state.update(_prepared={}, _layers=None, _call=None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
+        self._reset()
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._reset()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> SparseChain:
+        return self  # float32 on the CPU is what the kernels read, wherever the rest of the network goes
+
+    def layers(self) -> list[Layer]:
+        """Return the layers, checked: what was loaded may be anything."""
+        if self._layers is None:
+            self._layers = [self._layer(index, spec) for index, spec in enumerate(self._specs)]
+        return self._layers
+
+    def _layer(self, index: int, spec: _Spec) -> Layer:
+        places, values, bias = (
+            getattr(self, f"{name}{index}").detach().contiguous().numpy() for name in ("places", "values", "bias")
+        )
+        _require_sound(f"layer {index} of the chain", places, values, bias, spec.shape)
+        return Layer(SparseWeight(places, values, spec.shape), bias, spec.activation, spec.window, spec.pool)
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Run the chain on a batch of samples."""
+        shape = x.shape
+        prepared = self._prepared.get(shape[1:])
+        if (
+            prepared is None
+            or self._call is None
+            or not x.is_contiguous()
+            or x.dtype is not torch.float32
+            or not x.is_cpu
+            or residual is not None
+            or x.requires_grad
+        ):
+            return self._forward(x, residual)
+        batch = shape[0]
+        y = x.new_empty(batch, *prepared.out)
+        if self._call(prepared.address, x.data_ptr(), batch, y.data_ptr(), torch.get_num_threads(), None):
+            raise MemoryError(f"a chain of {len(self._specs)} sparse layers found no memory to work in")
+        return y
+
+    def _forward(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        """Do the same with everything checked."""
+        if x.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError("a compiled network has no gradients: call it under torch.no_grad()")
+        first = self._specs[0]
+        if not x.is_cpu or x.dtype is not torch.float32:
+            raise TypeError(f"a compiled network takes float32 on the CPU, got {x.dtype} on {x.device}")
+        x = x.detach().contiguous()
+        lead, sample = self._split(x.shape, first)
+        out = self._out_shape(sample)
+        batch = math.prod(lead)
+        if residual is not None:
+            residual = residual.detach().expand(*lead, *out).contiguous()
+        y = x.new_empty((*lead, *out))
+        if y.numel() == 0:
+            return y
+        if self._call is None:
+            return self._twin(x.view(batch, *sample), residual).view(y.shape)
+        prepared = self._prepare(sample, tuple(x.shape[1:]), lead)
+        if residual is not None and self.kernel.vectors:
+            raise ValueError("a residual is added sample by sample: this chain runs in panels")
+        added = None if residual is None else residual.data_ptr()
+        if self._call(prepared.address, x.data_ptr(), batch, y.data_ptr(), torch.get_num_threads(), added):
+            raise MemoryError(f"a chain of {len(self._specs)} sparse layers found no memory to work in")
+        return y
+
+    def _split(self, shape: torch.Size, first: _Spec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Part the shape of an input into that of the batch and that of a sample."""
+        if first.window is None:
+            lead, sample = (shape[:1], shape[1:]) if self.flattens else (shape[:-1], shape[-1:])
+            if len(shape) < 1 or math.prod(sample) != first.shape[1]:
+                raise ValueError(f"the layer takes {first.shape[1]:,} features, got an input of shape {tuple(shape)}")
+            return tuple(lead), tuple(sample)
+        channels = first.shape[1] * first.window.groups
+        dims = 2 if first.shape[2] == 1 and len(shape) == 2 else 3
+        lead, sample = (shape[:-dims], shape[-dims:]) if len(shape) <= 4 else (shape, shape[:0])
+        if len(sample) != 3 or sample[0] != channels:
+            raise ValueError(f"the layer takes images of {channels} channels, got an input of shape {tuple(shape)}")
+        out = first.window.out((sample[1], sample[2]), (first.shape[2], first.shape[3]))
+        if min(out) < 1:
+            raise ValueError(f"images of {sample[1]} × {sample[2]} pixels are smaller than the layer's filters")
+        return tuple(lead), tuple(sample)
+
+    def _out_shape(self, sample: tuple[int, ...]) -> tuple[int, ...]:
+        for spec in self._specs:
+            if spec.window is None:
+                if math.prod(sample) != spec.shape[1]:
+                    raise ValueError(f"a layer takes {spec.shape[1]:,} features, the one before gives {sample}")
+                sample = (spec.shape[0],)
+            else:
+                size = spec.window.out((sample[1], sample[2]), (spec.shape[2], spec.shape[3]))
+                sample = (spec.shape[0], *(spec.pool.out(size) if spec.pool else size))
+        return sample
+
+    def _twin(self, x: Tensor, residual: Tensor | None) -> Tensor:
+        layers = self.layers()
+        for index, layer in enumerate(layers):
+            x = layer.twin(x.flatten(1) if layer.window is None else x, residual if index + 1 == len(layers) else None)
+        return x
+
+    def _prepare(self, sample: tuple[int, ...], key: tuple[int, ...], lead: tuple[int, ...]) -> _Prepared:
+        found = self._prepared.get(sample)
+        if found is None:
+            found = _lay_out(self.layers(), sample, self.kernel)
+            # Under the shape that `forward` looks up, where that is the shape of a sample behind one batch dimension.
+            self._prepared[sample] = found
+        if len(lead) == 1:
+            self._prepared[key] = found
+        return found
+
+    def nbytes(self) -> int:
+        """Return what the kernels read of the layers' weights, for the shapes the chain has seen."""
+        return max((one.nbytes for one in self._prepared.values()), default=0)
+
+    def extra_repr(self) -> str:
+        """Say what is in the chain."""
+        kinds = [f"{spec.shape[0]}×{math.prod(spec.shape[1:])} {spec.activation}" for spec in self._specs]
+        return f"{', '.join(kinds)}; {self.kernel.name}"
+
+
+def _require_sound(what: str, places: Array, values: Array, bias: Array, shape: tuple[int, ...]) -> None:
+    """Refuse weights that would make a kernel read outside of its input."""
+    extent = math.prod(shape)
+    if places.dtype not in (np.int32, np.int64) or values.dtype != np.float32 or bias.dtype != np.float32:
+        raise ValueError(f"{what} has places, values or biases of the wrong type")
+    if places.ndim != 1 or values.shape != places.shape or bias.shape != shape[:1]:
+        raise ValueError(f"{what} has {places.shape} places, {values.shape} values and {bias.shape} biases for {shape}")
+    if len(places) and (places[0] < 0 or places[-1] >= extent or (np.diff(places) <= 0).any()):
+        raise ValueError(f"{what} has places out of order, or outside of its {extent:,} weights")
+
+
+def _lay_out(layers: Sequence[Layer], sample: tuple[int, ...], kernel: Kernel) -> _Prepared:
+    steps, keep, nbytes = [], [], 0
+    for layer in layers:
+        lay_out = _linear_step if layer.window is None else _panel_convolution if kernel.vectors else _convolution
+        packed, step, extra = lay_out(layer, sample, kernel)
+        steps.append(step)
+        keep += [packed, layer.bias, extra]
+        nbytes += packed.nbytes + layer.bias.nbytes
+        sample = layer.out_shape(sample)
+    chain, memory = kernels.chain(steps, kernel.vectors)
+    return _Prepared(ctypes.addressof(chain), (chain, memory, *keep), sample, nbytes)
+
+
+def _linear_step(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step, None]:
+    rows, columns = layer.weight.shape
+    block = max(columns, 1)
+    if kernel.vectors:
+        wanted = math.ceil(_WEIGHTS_IN_BLOCK[kernel.vectors] / max(layer.weight.density, 1e-6))
+        block = max(math.ceil(columns / math.ceil(columns / (wanted * kernel.spread))), 1) if columns else 1
+    packed = pack_columns(layer.weight, block, min(max(rows, 1), _SEGMENT), shared=kernel.shared)
+    return packed, kernels.step(kernels.LINEAR, layer.activation, rows, columns, packed, layer.bias), None
+
+
+def _taps(layer: Layer) -> tuple[Array, Array, Array]:
+    """Return the channel of each weight of a convolution, and how far down and right of the corner it looks."""
+    assert layer.window is not None
+    row, within = layer.weight.rows_and_columns()
+    high, wide = layer.kernel
+    filters = max(layer.weight.shape[0] // layer.window.groups, 1)
+    channel = within // (high * wide) + row // filters * layer.weight.shape[1]
+    down = within // wide % high * layer.window.dilation[0]
+    right = within % wide * layer.window.dilation[1]
+    return channel, down, right
+
+
+def _geometry(layer: Layer, sample: tuple[int, ...]) -> dict[str, int]:
+    assert layer.window is not None
+    window = layer.window
+    out = window.out((sample[1], sample[2]), layer.kernel)
+    pooled = layer.pool.out(out) if layer.pool else out
+    return {
+        **dict(zip(("height", "width"), sample[1:], strict=True)),
+        **dict(zip(("out_height", "out_width"), out, strict=True)),
+        **dict(zip(("stride_y", "stride_x"), window.stride, strict=True)),
+        **dict(zip(("pad_y", "pad_x"), window.padding, strict=True)),
+        **dict(zip(("pooled_height", "pooled_width"), pooled, strict=True)),
+        "pool": layer.pool.size if layer.pool else 0,
+        "pool_stride": layer.pool.stride if layer.pool else 1,
+    }
+
+
+def _convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step, Array]:
+    """Lay a convolution out for pixels side by side: weights are offsets into the phases of the padded image."""
+    assert layer.window is not None
+    (stride_y, stride_x), (pad_y, pad_x) = layer.window.stride, layer.window.padding
+    plane_rows, pitch = (
+        math.ceil((size + 2 * pad) / stride)
+        for size, pad, stride in ((sample[1], pad_y, stride_y), (sample[2], pad_x, stride_x))
+    )
+    channel, down, right = _taps(layer)
+    # Phases that no weight reads are not made: a stride of two over single pixels needs one of four.
+    key = down % stride_y * stride_x + right % stride_x
+    used = np.flatnonzero(np.bincount(key, minlength=stride_y * stride_x))
+    number = np.zeros(stride_y * stride_x, np.int64)
+    number[used] = np.arange(len(used))
+    phases = np.ascontiguousarray(np.stack([used // stride_x, used % stride_x], 1).astype(np.int32))
+    plane = plane_rows * pitch
+    offset = (number[key] * layer.inputs + channel) * plane + down // stride_y * pitch + right // stride_x
+    # A channel's part of a run of pixels: the run itself and what lies above and below it.
+    run = (8 * kernels.lanes() + layer.kernel[1]) * min(layer.kernel[0], plane_rows) * 4
+    wanted = math.ceil(_WEIGHTS_IN_BLOCK[0] / max(layer.weight.density * math.prod(layer.kernel), 1e-6))
+    block = max(min(max(_L1_BYTES // run, wanted) * kernel.spread, layer.inputs), 1)
+    # Segments are also what threads share: of few filters each makes few.
+    filters = layer.weight.shape[0]
+    segment = max(min(filters, max(math.ceil(filters / 8), 32), _SEGMENT), 1)
+    packed = pack_offsets(layer.weight, offset, channel, layer.inputs, block, segment, shared=kernel.shared)
+    step = kernels.step(
+        kernels.CONVOLUTION,
+        layer.activation,
+        filters,
+        layer.inputs,
+        packed,
+        layer.bias,
+        plane_rows=plane_rows,
+        pitch=pitch,
+        phase_count=len(phases),
+        phases=phases.ctypes.data,
+        **_geometry(layer, sample),
+    )
+    return packed, step, phases
+
+
+def _panel_convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step, None]:
+    """Lay a convolution out for samples side by side: weights are features of the padded image."""
+    assert layer.window is not None
+    plane_rows, pitch = (size + 2 * pad for size, pad in zip(sample[1:], layer.window.padding, strict=True))
+    channel, down, right = _taps(layer)
+    offset = (channel * plane_rows + down) * pitch + right
+    filters = max(layer.weight.shape[0], 1)
+    packed = pack_offsets(layer.weight, offset, channel, layer.inputs, layer.inputs, filters, shared=kernel.shared)
+    step = kernels.step(
+        kernels.CONVOLUTION,
+        layer.activation,
+        filters,
+        layer.inputs,
+        packed,
+        layer.bias,
+        plane_rows=plane_rows,
+        pitch=pitch,
+        **_geometry(layer, sample),
+    )
+    return packed, step, None

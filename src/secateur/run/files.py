@@ -1,0 +1,115 @@
+"""From a .cut file to a sparse network: weights that become sparse layers are never dense in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from os import PathLike
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from secateur import models
+from secateur.encode import Archive, Record, SparseTensor, open_archive
+from secateur.encode.container import MAX_BYTES
+from secateur.run import kernels
+from secateur.run.chain import Kernel
+from secateur.run.graph import Unit, regions, units
+from secateur.run.layers import Layer
+from secateur.run.plan import Group, Plan
+from secateur.run.planner import CompiledNetwork, apply, note_shapes, runs
+from secateur.run.weights import SparseWeight
+
+DENSEST = 0.35  # layers up to here are sparse where nothing was timed: sparse kernels win there on every shape we know
+
+
+def load_sparse(path: str | PathLike[str], *, batch: int = 1, max_bytes: int = MAX_BYTES) -> nn.Module:
+    """Read a network of ours from a .cut file, straight into sparse kernels, for inputs of `batch` samples.
+
+    Layers of which at most 35 % of the weights are left run sparse, and their dense weights are never built. Nothing is
+    timed: `compile_sparse` is for the last bit of speed.
+    """
+    if batch < 1:
+        raise ValueError(f"batch must be ≥ 1, got {batch}")
+    with open_archive(path, max_bytes) as archive:
+        skeleton = _skeleton(archive, path)
+        [region] = regions(skeleton, 1)
+        shape = vars(type(skeleton))["input_shape"]
+        note_shapes(region.graph, (torch.empty((batch, *shape), device="meta"),))
+        weights = _fill(archive, region.graph, path)
+    found = units(region.graph, weights)
+    groups = [group for run in runs(found) for group in _group(run, weights, batch)]
+    if weights:
+        apply(region.graph, found, groups)
+    network = CompiledNetwork(region.graph, region.graph.graph, type(skeleton).__name__)
+    counts = {unit.name: (unit.layer.weight.shape, unit.layer.weight.count) for unit in found if unit.name in weights}
+    named = tuple(group for group in groups if group.layers[0] in counts)
+    plan = Plan(named, counts, batch, torch.get_num_threads(), kernels.lanes())
+    network.plan = plan  # type: ignore[assignment]  # a plain attribute, not a tensor
+    return network.eval().requires_grad_(False)
+
+
+def _skeleton(archive: Archive, path: str | PathLike[str]) -> nn.Module:
+    """Return the network that a file names, without memory, if the file holds all of it."""
+    architecture = archive.architecture
+    if architecture is None or not architecture.is_ours:
+        what = "does not say which network it holds" if architecture is None else f"holds a {architecture.name}"
+        raise ValueError(f"{path} {what}: load it into a model of yours, and compile that with compile_sparse")
+    with torch.device("meta"):
+        model = models.build(architecture.name, seed=0)
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    for record in archive.records:
+        if wanted.pop(record.name, None) != tuple(record.shape):
+            raise ValueError(
+                f'{path} holds "{record.name}" of shape {tuple(record.shape)}, which {architecture.name} has not'
+            )
+    if wanted:
+        raise ValueError(f'{path} does not hold "{next(iter(wanted))}", which {architecture.name} has')
+    return model
+
+
+def _fill(archive: Archive, graph: nn.Module, path: str | PathLike[str]) -> dict[str, SparseWeight]:
+    """Read all tensors: the weights of sparse layers by name of the layer, the others into the graph."""
+    layers = {f"{name}.weight": name for name, module in graph.named_modules() if Layer.of_kind(module)}
+    sparse: dict[str, SparseWeight] = {}
+    dense: dict[str, Tensor] = {}
+    for record in archive.records:
+        source = archive.record(record.alias_of) if record.alias_of is not None else record
+        if record.name in layers and _density(source) <= DENSEST:
+            sparse[layers[record.name]] = _weight(archive.read_sparse(source))
+        else:
+            tensor = archive.read(source)
+            dense[record.name] = tensor.float() if tensor.is_floating_point() else tensor
+    graph.load_state_dict(dense, strict=False, assign=True)
+    return sparse
+
+
+def _density(record: Record) -> float:
+    return record.coding.nonzero / max(record.size, 1)
+
+
+def _weight(tensor: SparseTensor) -> SparseWeight:
+    values = tensor.values.astype(np.float32, copy=False)
+    kept = ~(np.abs(values) < np.finfo(np.float32).tiny)  # −0.0 and denormals are zeros to us, NaN is none
+    if kept.all():
+        return SparseWeight(tensor.places, values, tensor.shape)
+    return SparseWeight(tensor.places[kept], values[kept], tensor.shape)
+
+
+def _group(run: list[Unit], weights: Mapping[str, SparseWeight], batch: int) -> list[Group]:
+    """Join neighbours that are sparse."""
+    groups: list[Group] = []
+    together: list[str] = []
+    vectors = 0 if batch < kernels.lanes() else min(1 << math.floor(math.log2(batch / kernels.lanes())), 4)
+    for unit in run:
+        if unit.name in weights:
+            together.append(unit.name)
+            if unit is not run[-1]:
+                continue
+        if together:
+            last = next(one for one in run if one.name == together[-1])
+            kernel = Kernel(0 if last.residual is not None else vectors)
+            groups.append(Group(tuple(together), kernel, math.nan, math.nan))
+            together = []
+    return groups

@@ -1,0 +1,162 @@
+"""What a sparse layer is: its weights, and everything that is done to its output before the next layer sees it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from secateur.run.weights import Array, SparseWeight
+
+Activation = Literal["none", "relu", "gelu", "gelu_tanh"]
+
+
+@dataclass(frozen=True)
+class Window:
+    """How a convolution moves over an image: (vertical, horizontal) each."""
+
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+    def out(self, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[int, int]:
+        """Return the height and width of the result for an image of `size`."""
+        high, wide = (
+            (size[k] + 2 * self.padding[k] - self.dilation[k] * (kernel[k] - 1) - 1) // self.stride[k] + 1
+            for k in (0, 1)
+        )
+        return high, wide
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Max-pooling of squares, without padding, after the activation."""
+
+    size: int
+    stride: int
+
+    def out(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the height and width of the result for an image of `size`."""
+        high, wide = ((side - self.size) // self.stride + 1 for side in size)
+        return high, wide
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A sparse linear layer, or a sparse convolution if it has a window: pool(activation(weight · x + bias))."""
+
+    weight: SparseWeight
+    bias: Array  # float32, one for each row
+    activation: Activation = "none"
+    window: Window | None = None
+    pool: Pool | None = None
+
+    @staticmethod
+    def of_kind(module: nn.Module) -> bool:
+        """Tell whether a module is a layer as torch wrote it, of a kind that the kernels have."""
+        return _is_plain(module)
+
+    @classmethod
+    def of(cls, module: nn.Module, weight: SparseWeight | None = None) -> Layer | None:
+        """Return what a module computes, or None if it is no layer of ours."""
+        if not _is_plain(module):
+            return None
+        assert isinstance(module, nn.Linear | nn.Conv2d)
+        weight = weight or SparseWeight.of(module.weight)
+        rows = weight.shape[0]
+        given = module.bias
+        bias = np.zeros(rows, np.float32) if given is None else given.detach().float().numpy().copy()
+        if isinstance(module, nn.Linear):
+            return cls(weight, bias)
+        assert not isinstance(module.padding, str)
+        stride, padding, dilation = module.stride, module.padding, module.dilation
+        window = Window((stride[0], stride[1]), (padding[0], padding[1]), (dilation[0], dilation[1]), module.groups)
+        return cls(weight, bias, window=window)
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        """Height and width of a filter."""
+        return self.weight.shape[2], self.weight.shape[3]
+
+    @property
+    def inputs(self) -> int:
+        """Features, or channels."""
+        return self.weight.shape[1] * (self.window.groups if self.window else 1)
+
+    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of one sample of the result, given that of one sample of the input."""
+        rows = self.weight.shape[0]
+        if self.window is None:
+            return (rows,)
+        size = self.window.out((shape[-2], shape[-1]), self.kernel)
+        return (rows, *(self.pool.out(size) if self.pool else size))
+
+    def multiplications(self, shape: tuple[int, ...]) -> int:
+        """Count the multiplications with weights, for one sample of this shape."""
+        if self.window is None:
+            return self.weight.count
+        return self.weight.count * math.prod(self.window.out((shape[-2], shape[-1]), self.kernel))
+
+    # The twin: the same in plain torch, for machines without the native library, and for the tests.
+
+    @cached_property
+    def _csr(self) -> list[Tensor]:
+        """Compressed rows, for each group of filters."""
+        if self.window is None or self.window.groups == 1:
+            return [self.weight.csr()]
+        dense = self.weight.dense()
+        return [SparseWeight.of(part).csr() for part in dense.chunk(self.window.groups)]
+
+    def twin(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Compute the layer with torch's own sparse products."""
+        bias = torch.from_numpy(self.bias)
+        y = _multiply(self._csr[0], x) + bias if self.window is None else self._convolve(x, self.window, bias)
+        if residual is not None:
+            y = y + residual
+        y = _activate(y, self.activation)
+        return y if self.pool is None else F.max_pool2d(y, self.pool.size, self.pool.stride)
+
+    def _convolve(self, x: Tensor, window: Window, bias: Tensor) -> Tensor:
+        size = window.out((x.shape[-2], x.shape[-1]), self.kernel)
+        columns = F.unfold(x, self.kernel, window.dilation, window.padding, window.stride)  # (samples, taps, pixels)
+        parts = []
+        for csr, taps in zip(self._csr, columns.chunk(window.groups, 1), strict=True):
+            flat = taps.transpose(0, 1).reshape(taps.shape[1], -1)
+            parts.append((csr @ flat).view(csr.shape[0], len(x), -1).transpose(0, 1))
+        return torch.cat(parts, 1).view(len(x), -1, *size) + bias[:, None, None]
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Tell whether a module is a layer as torch wrote it, of a kind that the kernels have."""
+    if type(module) not in (nn.Linear, nn.Conv2d):
+        return False
+    if set(module._parameters) != {"weight", "bias"} or module._buffers:
+        return False
+    if isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
+        return False
+    return all(
+        parameter is None or (parameter.dtype is torch.float32 and parameter.device.type in ("cpu", "meta"))
+        for parameter in module._parameters.values()
+    )
+
+
+def _multiply(csr: Tensor, x: Tensor) -> Tensor:
+    # `F.linear(x, csr)` takes three to twenty times as long, and a matrix with one column twice.
+    if len(x) == 1:
+        return torch.mv(csr, x[0])[None]
+    return (csr @ x.t().contiguous()).t()
+
+
+def _activate(x: Tensor, activation: Activation) -> Tensor:
+    if activation == "relu":
+        return F.relu(x)
+    if activation == "none":
+        return x
+    return F.gelu(x, approximate="none" if activation == "gelu" else "tanh")

@@ -1,0 +1,140 @@
+"""What was found out about a network: which layers run sparse, together with which, and how."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from secateur.atomic import write_atomically
+from secateur.run.chain import Kernel
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that run as one call, or a layer that stays dense if there is no kernel; with the times that decided."""
+
+    layers: tuple[str, ...]
+    kernel: Kernel | None
+    dense_ms: float
+    sparse_ms: float  # of the best sparse way, also where that lost
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a network runs. It names layers, so it holds for networks with the same layers and the same zeros.
+
+    `weights` are the shapes of the layers and how many weights they have, which tell whether a plan is of this network.
+    `batch`, `threads` and `lanes` say what it was made for: it holds for others too, but may not be the best there.
+    """
+
+    groups: tuple[Group, ...]
+    weights: Mapping[str, tuple[tuple[int, ...], int]] = field(default_factory=dict)
+    batch: int = 1
+    threads: int = 1
+    lanes: int = 8
+    dense_ms: float = math.nan  # of the whole network
+    compiled_ms: float = math.nan
+
+    @property
+    def sparse_groups(self) -> tuple[Group, ...]:
+        """Those that have a kernel."""
+        return tuple(group for group in self.groups if group.kernel is not None)
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps({"version": _VERSION, **asdict(self)}, separators=(",", ":")).replace("NaN", "null")
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read a plan, and believe nothing."""
+        try:
+            data = json.loads(text)
+            if not isinstance(data, dict) or data.pop("version", None) != _VERSION:
+                raise ValueError("it is of another version")
+            groups = tuple(_group(one) for one in data.pop("groups"))
+            weights = {
+                _text(name): (_shape(shape), _count(count)) for name, (shape, count) in data.pop("weights").items()
+            }
+            batch, threads, lanes = (_count(data.pop(name)) for name in ("batch", "threads", "lanes"))
+            dense_ms, compiled_ms = (_time(data.pop(name)) for name in ("dense_ms", "compiled_ms"))
+            if data:
+                raise ValueError(f"it has unknown parts: {', '.join(map(str, data))}")
+            names = [name for group in groups for name in group.layers]
+            if len(set(names)) < len(names) or set(names) != set(weights):
+                raise ValueError("its layers are not those it gives the weights of")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"the plan is damaged ({error}): make it anew with compile_sparse") from error
+        return cls(groups, weights, batch, threads, lanes, dense_ms, compiled_ms)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write it to a file, whole or not at all."""
+        write_atomically(Path(path), self.to_json().encode())
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Plan:
+        """Read it from a file."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is no plan: it is not text") from error
+        try:
+            return cls.from_json(text)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def require_of(self, weights: Mapping[str, tuple[Sequence[int], int]]) -> None:
+        """Refuse a plan that was made for other weights."""
+        for name in [*weights, *self.weights]:
+            own, other = self.weights.get(name), weights.get(name)
+            if own is None or other is None or (tuple(own[0]), own[1]) != (tuple(other[0]), other[1]):
+                raise ValueError(
+                    f'the plan was made for another network: "{name}" has '
+                    f"{_describe(own)} in the plan and {_describe(other)} in the network"
+                )
+
+
+def _describe(entry: tuple[Sequence[int], int] | None) -> str:
+    return "no weights" if entry is None else f"{entry[1]:,} weights of shape {tuple(entry[0])}"
+
+
+def _group(data: Any) -> Group:
+    kernel = data["kernel"]
+    if kernel is not None:
+        if set(kernel) != {"vectors", "spread", "shared"} or not isinstance(kernel["shared"], bool):
+            raise ValueError(f"a kernel has vectors, spread and shared, got {kernel}")
+        kernel = Kernel(_count(kernel["vectors"]), _count(kernel["spread"]), kernel["shared"])
+    layers = tuple(_text(name) for name in data["layers"])
+    if not layers:
+        raise ValueError("a group has no layers")
+    return Group(layers, kernel, _time(data["dense_ms"]), _time(data["sparse_ms"]))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"a name must be text, got {value!r}")
+    return value
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 48:
+        raise ValueError(f"a count must be a number ≥ 0, got {value!r}")
+    return value
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(_count(size) for size in value)
+
+
+def _time(value: Any) -> float:
+    if value is None:
+        return math.nan
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        raise ValueError(f"a time must be ≥ 0, got {value!r}")
+    return float(value)

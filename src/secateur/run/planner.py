@@ -1,0 +1,391 @@
+"""Step 6, run: every layer is timed both ways on the user's own input, and runs sparse where that is faster."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils import parametrize
+from torch.utils import _pytree as pytree
+
+from secateur.run import kernels
+from secateur.run.chain import Kernel, SparseChain
+from secateur.run.graph import Region, Unit, Weights, flush_denormals, regions, simplify, units
+from secateur.run.plan import Group, Plan
+
+WIN = 1.1  # how many times faster a sparse layer must be to take the place of a dense one
+_WHOLE_WIN = 1.02  # and the whole network, to be worth a graph of its own
+_DENSEST = 0.7  # denser layers are not tried
+# Longer runs of layers gain nothing from being one call: with one sample it saves the calls, with several also the
+# way from samples to panels and back.
+_FUSED_MS, _FUSED_MS_OF_BATCH = 1.0, 20.0
+_LEAST_REPEATS, _MOST_REPEATS, _BUDGET_MS = 3, 25, 12.0
+_TOLERANCE = 1e-3  # of the largest output, for the network as a whole
+
+
+def compile_sparse(
+    model: nn.Module,
+    example_input: Tensor | tuple[Any, ...],
+    *,
+    plan: Plan | str | PathLike[str] | None = None,
+    shared: bool = False,
+) -> nn.Module:
+    """Return a network that computes the same as a pruned `model`, and never slower: for inference on the CPU.
+
+    Each linear layer and convolution is timed on an input like `example_input` (several inputs as a tuple), and runs
+    sparse where that is at least 1.1 times as fast; batch norms are folded, and layers that follow each other are
+    joined to one call. Where nothing is gained, a copy of the network with its own layers is returned. What was decided
+    is the attribute `plan`; given as `plan`, it is followed without timing anything. With `shared`, layers of at most
+    256 distinct values read them from a table, which takes half the memory.
+    """
+    _require_plain(model)
+    inputs = example_input if isinstance(example_input, tuple) else (example_input,)
+    if plan is not None and not isinstance(plan, Plan):
+        plan = Plan.load(plan)
+    with torch.no_grad():
+        return _compile(_evaluating_copy(model), inputs, plan, shared)
+
+
+def _require_plain(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if parametrize.is_parametrized(module):
+            where = f'"{name}"' if name else "the network"
+            raise ValueError(
+                f"the weights of {where} are read through a function: make them plain first (secateur.prune)"
+            )
+
+
+def _evaluating_copy(model: nn.Module) -> nn.Module:
+    """Return a copy in evaluation mode that shares all tensors with the model."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors}).eval()
+
+
+def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, shared: bool) -> nn.Module:
+    expected = model(*inputs)
+    found = regions(model, len(inputs))
+    calls = _record_inputs(model, inputs, found)
+    compiled: nn.Module = model
+    groups: list[Group] = []
+    weights: dict[str, tuple[tuple[int, ...], int]] = {}
+    for region in found:
+        seen = calls.get(region.path)
+        if seen is None:
+            continue
+        made = _compile_region(region, seen, plan, shared, model, weights)
+        groups += made.groups
+        if made.graph is not None:
+            compiled = _put(compiled, region.path, made.graph)
+    if plan is not None:
+        plan.require_of(weights)
+        final = plan
+    else:
+        batch = next((one.shape[0] for one in inputs if isinstance(one, Tensor) and one.dim()), 1)
+        final = Plan(tuple(groups), weights, batch, torch.get_num_threads(), kernels.lanes())
+    if not any(isinstance(module, SparseChain) for module in compiled.modules()) or not _agrees(
+        lambda: compiled(*inputs), expected
+    ):
+        return _own(model, replace(final, groups=tuple(replace(one, kernel=None) for one in final.groups)))
+    if plan is None:
+        dense_ms, compiled_ms = race([lambda: model(*inputs), lambda: compiled(*inputs)], budget_ms=400.0, most=200)
+        final = replace(final, dense_ms=dense_ms, compiled_ms=compiled_ms)
+        if dense_ms < _WHOLE_WIN * compiled_ms:
+            return _own(model, replace(final, groups=tuple(replace(one, kernel=None) for one in final.groups)))
+    return _own(compiled, final)
+
+
+def _own(model: nn.Module, plan: Plan) -> nn.Module:
+    """Return the network with tensors of its own and its plan."""
+    own = copy.deepcopy(model)
+    for parameter in own.parameters():
+        parameter.requires_grad_(False)
+    own.plan = plan  # type: ignore[assignment]  # a plain attribute, not a tensor
+    return own
+
+
+def _agrees(call: Callable[[], Any], expected: Any) -> bool:
+    try:
+        found = call()
+    except (RuntimeError, ValueError, TypeError, AttributeError):
+        return False  # a part may be used in ways that its forward does not show
+    own, other = pytree.tree_leaves(found), pytree.tree_leaves(expected)
+    return len(own) == len(other) and all(_close(one, two) for one, two in zip(own, other, strict=True))
+
+
+def _close(one: Any, two: Any) -> bool:
+    if not isinstance(one, Tensor) or not isinstance(two, Tensor):
+        return type(one) is type(two)
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    scale = two.abs().max() if two.numel() else 0
+    return bool(torch.allclose(one, two, rtol=0, atol=float(scale) * _TOLERANCE, equal_nan=True))
+
+
+def _record_inputs(model: nn.Module, inputs: tuple[Any, ...], found: Sequence[Region]) -> dict[str, tuple[Any, ...]]:
+    """Run the model once and note what each part is given; parts that are called twice, or by name, are left out."""
+    if [region.path for region in found] == [""]:
+        return {"": inputs}
+    seen: dict[str, tuple[Any, ...] | None] = {}
+    handles = []
+    for region in found:
+
+        def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], path: str = region.path) -> None:
+            tensors = all(isinstance(one, Tensor) for one in args)
+            seen[path] = args if path not in seen and not kwargs and tensors else None
+
+        handles.append(model.get_submodule(region.path).register_forward_pre_hook(note, with_kwargs=True))
+    model(*inputs)
+    for handle in handles:
+        handle.remove()
+    return {path: args for path, args in seen.items() if args is not None}
+
+
+def _put(model: nn.Module, path: str, part: nn.Module) -> nn.Module:
+    if not path:
+        return part
+    model.set_submodule(path, part)
+    return model
+
+
+# ---- one region ----
+
+
+class CompiledNetwork(fx.GraphModule):
+    """A graph of torch.fx, called like any module: its own call explains errors in generated code, and takes 3 µs."""
+
+    def recompile(self) -> Any:
+        """Make the forward pass anew from the graph."""
+        code = super().recompile()
+        type(self).__call__ = nn.Module.__call__  # type: ignore[method-assign]  # each has a class of its own
+        return code
+
+
+@dataclass
+class _Made:
+    graph: fx.GraphModule | None
+    groups: list[Group]
+
+
+def _compile_region(
+    region: Region,
+    inputs: tuple[Any, ...],
+    plan: Plan | None,
+    shared: bool,
+    model: nn.Module,
+    weights: dict[str, tuple[tuple[int, ...], int]],
+) -> _Made:
+    graph = region.graph
+    note_shapes(graph, inputs)
+    simplify(graph)
+    note_shapes(graph, inputs)
+    flush_denormals(graph)
+    found = units(graph)
+    prefix = f"{region.path}." if region.path else ""
+    weights.update({prefix + unit.name: (unit.layer.weight.shape, unit.layer.weight.count) for unit in found})
+    if plan is not None:
+        chosen = _follow(plan, found, prefix)
+    else:
+        chosen = [group for run in runs(found) for group in _choose(run, shared)]
+    groups = [replace(group, layers=tuple(prefix + name for name in group.layers)) for group in chosen]
+    if all(group.kernel is None for group in chosen):
+        return _Made(None, groups)
+    apply(graph, found, chosen)
+    return _Made(CompiledNetwork(graph, graph.graph, type(model).__name__), groups)
+
+
+class _Shapes(fx.Interpreter):
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        n.meta["shape"] = tuple(result.shape) if isinstance(result, Tensor) else None
+        return result
+
+
+def note_shapes(graph: fx.GraphModule, inputs: tuple[Any, ...]) -> None:
+    """Let every node know the shape of its result."""
+    _Shapes(graph).run(*inputs)
+
+
+def runs(found: Sequence[Unit]) -> Iterator[list[Unit]]:
+    """Yield layers that feed each other and nobody else, as long as there are any."""
+    run: list[Unit] = []
+    for unit in found:
+        before = run[-1] if run else None
+        joined = before is not None and before.residual is None and _feeds(before, unit)
+        if run and not joined:
+            yield run
+            run = []
+        run.append(unit)
+    if run:
+        yield run
+
+
+def _feeds(before: Unit, unit: Unit) -> bool:
+    if unit.source is not before.output or len(before.output.users) != 1:
+        return False
+    # Vectors of images are what the next layer reads, in both; but not the last dimension of something larger.
+    return (before.layer.window is None) == (unit.layer.window is None) or (unit.layer.window is None and unit.flattens)
+
+
+def _follow(plan: Plan, found: Sequence[Unit], prefix: str) -> list[Group]:
+    names = {unit.name for unit in found}
+    chosen = []
+    for group in plan.groups:
+        own = tuple(name.removeprefix(prefix) for name in group.layers)
+        if group.layers and group.layers[0].startswith(prefix) and set(own) & names:
+            chosen.append(replace(group, layers=own))
+    joined = [[unit.name for unit in run] for run in runs(found)]
+    for group in chosen:
+        if not any(list(group.layers) == run[k : k + len(group.layers)] for run in joined for k in range(len(run))):
+            raise ValueError(f"the plan joins {', '.join(group.layers)}, which do not follow each other in the network")
+    return chosen
+
+
+def race(
+    calls: Sequence[Callable[[], object]], *, budget_ms: float = _BUDGET_MS, most: int = _MOST_REPEATS
+) -> list[float]:
+    """Time calls in turns and return the shortest time of each, in milliseconds: noise only ever adds."""
+    best = [math.inf] * len(calls)
+    start = time.perf_counter()
+    for call in calls:
+        call()  # which lays out weights, and warms up
+    for done in range(most):
+        for index, call in enumerate(calls):
+            begin = time.perf_counter()
+            call()
+            best[index] = min(best[index], (time.perf_counter() - begin) * 1e3)
+        if done + 1 >= _LEAST_REPEATS and (time.perf_counter() - start) * 1e3 > budget_ms * len(calls):
+            break
+    return best
+
+
+def _choose(run: Sequence[Unit], shared: bool) -> list[Group]:
+    """Decide about layers in a row: which run sparse, and whether they run as one."""
+    single = [_time_unit(unit, shared) for unit in run]
+    groups = _join([(unit, group) for unit, group in zip(run, single, strict=True)], shared)
+    dense_ms = sum(group.dense_ms for group in single)
+    if len(run) < 2 or dense_ms > _longest_fused_ms(run[0]):
+        return groups
+    # All of them as one, those included that lost by themselves: small ones cost less than the call they save.
+    whole = _time_chain(run, shared)
+    apart = sum(group.sparse_ms if group.kernel else group.dense_ms for group in groups)
+    if whole.kernel is not None and whole.sparse_ms < min(apart, whole.dense_ms / WIN):
+        return [whole]
+    return groups
+
+
+def _join(decided: Sequence[tuple[Unit, Group]], shared: bool) -> list[Group]:
+    """Join neighbours that run sparse, where one call is faster than several."""
+    groups: list[Group] = []
+    rest = list(decided)
+    while rest:
+        length = next((k for k, (_, group) in enumerate(rest) if group.kernel is None), len(rest))
+        winners, rest = rest[: max(length, 1)], rest[max(length, 1) :]
+        apart = [group for _, group in winners]
+        if len(winners) > 1 and sum(group.dense_ms for group in apart) <= _longest_fused_ms(winners[0][0]):
+            joined = _time_chain([unit for unit, _ in winners], shared)
+            if joined.kernel is not None and joined.sparse_ms < sum(group.sparse_ms for group in apart):
+                apart = [joined]
+        groups += apart
+    return groups
+
+
+def _longest_fused_ms(first: Unit) -> float:
+    return _FUSED_MS if first.source.meta["shape"][0] == 1 else _FUSED_MS_OF_BATCH
+
+
+def _candidates(batch: int, has_residual: bool, shared: bool, convolves: bool) -> list[Kernel]:
+    ways = [Kernel(0, spread, shared) for spread in ((1, 2) if convolves else (1,))]
+    if batch > 1 and not has_residual:
+        lanes = kernels.lanes()
+        ways += [Kernel(v, 1, shared) for v in (1, 2, 4, 8) if v == 1 or v * lanes < 2 * batch]
+    return ways
+
+
+def _time_unit(unit: Unit, shared: bool) -> Group:
+    return _time_chain([unit], shared)
+
+
+def _time_chain(run: Sequence[Unit], shared: bool) -> Group:
+    """Time layers in a row, densely and as one sparse call in the ways that promise something."""
+    first, last = run[0], run[-1]
+    x = torch.randn(first.source.meta["shape"])
+    residual = torch.randn(last.residual.meta["shape"]) if last.residual is not None else None
+    names = tuple(unit.name for unit in run)
+
+    def dense() -> Tensor:
+        y = x
+        for unit in run:
+            y = unit.dense(y, residual if unit is last else None)
+        return y
+
+    density = sum(unit.layer.weight.count for unit in run) / max(sum(_size(unit) for unit in run), 1)
+    if density > _DENSEST:
+        return Group(names, None, race([dense])[0], math.nan)
+    convolves = any(unit.layer.window is not None for unit in run)
+    batch = math.prod(x.shape[:-1]) if first.layer.window is None and not first.flattens else x.shape[0]
+    ways = _candidates(batch, residual is not None, shared, convolves)
+    chains = [chain_of(run, kernel) for kernel in ways]
+    calls: list[Callable[[], object]] = [dense, *(_call(chain, x, residual) for chain in chains)]
+    times = race(calls)
+    best = min(range(len(ways)), key=lambda k: times[k + 1])
+    wins = times[0] >= WIN * times[best + 1]
+    return Group(names, ways[best] if wins else None, times[0], times[best + 1])
+
+
+def _call(chain: SparseChain, x: Tensor, residual: Tensor | None) -> Callable[[], Tensor]:
+    return (lambda: chain(x)) if residual is None else (lambda: chain(x, residual))
+
+
+def _size(unit: Unit) -> int:
+    return math.prod(unit.layer.weight.shape)
+
+
+def chain_of(run: Sequence[Unit], kernel: Kernel) -> SparseChain:
+    """Return layers in a row as one call."""
+    return SparseChain([unit.layer for unit in run], kernel, flattens=run[0].flattens).eval()
+
+
+def apply(graph: fx.GraphModule, found: Sequence[Unit], chosen: Sequence[Group]) -> None:
+    """Put sparse chains into a graph, in place of the layers that are to run sparse."""
+    by_name: Mapping[str, Unit] = {unit.name: unit for unit in found}
+    for number, group in enumerate(group for group in chosen if group.kernel is not None):
+        assert group.kernel is not None
+        run = [by_name[name] for name in group.layers]
+        name = f"sparse{number}"
+        graph.add_submodule(name, chain_of(run, group.kernel))
+        last = run[-1]
+        arguments = (run[0].source,) if last.residual is None else (run[0].source, last.residual)
+        with graph.graph.inserting_after(last.output):
+            # Not call_module: the hooks of a chain are nobody's business, and looking for them takes a microsecond.
+            chain = graph.graph.get_attr(name)
+        with graph.graph.inserting_after(chain):
+            node = graph.graph.call_method("forward", (chain, *arguments))
+        last.output.replace_all_uses_with(node)
+        node.args = (chain, *arguments)  # an argument may have been the output that was just replaced
+        node.meta["shape"] = last.output.meta.get("shape")
+        for other in found:  # what read the replaced output reads the chain
+            if other.source is last.output:
+                other.source = node
+            if other.residual is last.output:
+                other.residual = node
+    graph.graph.eliminate_dead_code()
+    graph.delete_all_unused_submodules()
+    graph.graph.lint()
+    graph.recompile()
+
+
+def sparse_weights(model: nn.Module) -> Weights:
+    """Return the weights of the sparse layers of a compiled network, by their place in it."""
+    return {
+        f"{name}.{index}": layer.weight
+        for name, chain in model.named_modules()
+        if isinstance(chain, SparseChain)
+        for index, layer in enumerate(chain.layers())
+    }

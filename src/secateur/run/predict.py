@@ -1,0 +1,138 @@
+"""From a .cut file and pictures to answers."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from torch import Tensor, nn
+
+from secateur import data, models
+from secateur.encode import open_archive
+from secateur.encode.convert import read_inputs
+from secateur.run.files import load_sparse
+
+_STANDARD_INPUT = Path("-")
+_MOST_BYTES = 1 << 28  # of a picture from a pipe, which has to be kept whole
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A class, what it is called, and how probable the network holds it to be."""
+
+    label: int
+    name: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a network says of one picture: the likeliest classes first, or else why it says nothing."""
+
+    picture: str
+    guesses: tuple[Guess, ...] = ()
+    failure: str | None = None  # a sentence that names the picture
+
+    def __str__(self) -> str:
+        if self.failure is not None:
+            return self.failure
+        return f"{self.picture}: " + ", ".join(f"{each.name} ({100 * each.probability:.1f} %)" for each in self.guesses)
+
+
+def predict(
+    path: Path, sources: Sequence[Path], *, top: int = 3, invert: bool = False, batch: int = 64
+) -> Iterator[Answer]:
+    """Yield what the network in a .cut file says of pictures, in their order, `batch` of them at a time.
+
+    A source is a picture, a folder, whose pictures are taken by name, or "-", the bytes of one on standard input. A
+    picture that cannot be read is an answer that says so, and the others are answered all the same. `invert` is for
+    ink on paper where the network was trained on white strokes on black, as on MNIST.
+    """
+    for name, number in (("top", top), ("batch", batch)):
+        if number < 1:
+            raise ValueError(f"{name} must be ≥ 1, got {number}")
+    data.require_pillow()
+    shape = _input_shape(path)
+    scaling, data_set = read_inputs(path)
+    network: nn.Module | None = None
+    pictures = _read_all(sources, shape, invert)
+    while together := [*islice(pictures, batch)]:
+        # Laid out for as many pictures as come at a time; the first batch is the largest.
+        network = network if network is not None else load_sparse(path, batch=len(together))
+        found = [picture for _, picture in together if isinstance(picture, Tensor)]
+        rows = iter(_probabilities(network, scaling(torch.stack(found)))) if found else iter(())
+        for name, picture in together:
+            if isinstance(picture, str):
+                yield Answer(name, failure=picture)
+            else:
+                yield _answer(name, next(rows), data_set, top)
+
+
+def _input_shape(path: Path) -> tuple[int, int, int]:
+    with open_archive(path) as archive:
+        architecture = archive.architecture
+    if architecture is None or architecture.name not in models.MODELS:
+        held = "does not say which network it holds" if architecture is None else f"holds a {architecture.name}"
+        raise ValueError(f"{path} {held}: predict runs {' and '.join(models.MODELS)}, load the others in Python")
+    shape: tuple[int, int, int] = vars(models.MODELS[architecture.name])["input_shape"]
+    return shape
+
+
+def _probabilities(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    with torch.inference_mode():
+        return network(inputs).softmax(dim=1)
+
+
+def _answer(name: str, probabilities: Tensor, data_set: str, top: int) -> Answer:
+    if probabilities.isnan().any():
+        return Answer(name, failure=f"{name} is answered with what is not a number: the network's weights are broken")
+    best = probabilities.topk(min(top, len(probabilities)))
+    return Answer(
+        name,
+        tuple(
+            Guess(label, data.class_name(data_set, label), probability)
+            for probability, label in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ),
+    )
+
+
+def _read_all(sources: Sequence[Path], shape: tuple[int, int, int], invert: bool) -> Iterator[tuple[str, Tensor | str]]:
+    """Yield every picture with its name, or the sentence that says why there is none."""
+    for source in sources:
+        paths = [source]
+        try:
+            if source != _STANDARD_INPUT and source.is_dir():
+                paths = [*data.find_pictures(source)]
+        except OSError as error:
+            yield str(source), f"{source} cannot be read: {error.strerror or error}"
+            continue
+        if not paths:
+            yield str(source), f"{source} is a folder without pictures ({', '.join(data.picture_suffixes())})"
+        for path in paths:
+            name = "standard input" if path == _STANDARD_INPUT else str(path)
+            yield name, _read(path, name, shape, invert)
+
+
+def _read(path: Path, name: str, shape: tuple[int, int, int], invert: bool) -> Tensor | str:
+    try:
+        with _open(path, name) as file:
+            return data.read_picture(file, name, shape, invert=invert)
+    except data.DataError as error:
+        return str(error)
+    except OSError as error:
+        return f"{name} cannot be read: {error.strerror or error}"
+
+
+def _open(path: Path, name: str) -> BinaryIO:
+    if path != _STANDARD_INPUT:
+        return path.open("rb")
+    content = sys.stdin.buffer.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise data.DataError(f"{name} brings more than the {_MOST_BYTES:,} bytes that are read: give a file")
+    return io.BytesIO(content)

@@ -1,0 +1,166 @@
+"""Weights without their zeros, and the orders in which the kernels read them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True)
+class SparseWeight:
+    """The non-zeros of a weight (rows, inputs, …): where they stand in the flat tensor, ascending, and their values."""
+
+    places: Array  # int32, or int64 where that is too small
+    values: npt.NDArray[np.float32]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, weight: Tensor) -> SparseWeight:
+        """Take a dense weight apart. Denormals count as zeros: they would slow down whoever multiplies with them."""
+        flat = weight.detach().to(torch.float32).cpu().contiguous().reshape(-1).numpy()
+        places = np.flatnonzero(np.abs(flat) >= _TINY) if flat.size else np.empty(0, np.int64)
+        # NaN is no zero either, and compares false.
+        if np.isnan(flat).any():
+            places = np.flatnonzero(~(np.abs(flat) < _TINY))
+        narrow = places.astype(np.int32) if flat.size < 1 << 31 else places
+        return cls(narrow, flat[places], tuple(weight.shape))
+
+    @property
+    def count(self) -> int:
+        """How many weights are left."""
+        return len(self.values)
+
+    @property
+    def density(self) -> float:
+        """The share of the weights that are left."""
+        return self.count / max(math.prod(self.shape), 1)
+
+    def dense(self) -> Tensor:
+        """Return the weight with its zeros."""
+        flat = np.zeros(math.prod(self.shape), np.float32)
+        flat[self.places] = self.values
+        return torch.from_numpy(flat).reshape(self.shape)
+
+    def rows_and_columns(self) -> tuple[Array, Array]:
+        """Return the row of each weight, and its place within the row."""
+        columns = math.prod(self.shape[1:])
+        row = self.places // columns
+        return row, self.places - row * columns
+
+    def csr(self) -> Tensor:
+        """Return torch's compressed rows, with the 32-bit indices that it multiplies fastest."""
+        row, column = self.rows_and_columns()
+        starts = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=self.shape[0]))]).astype(np.int32)
+        return torch.sparse_csr_tensor(
+            torch.from_numpy(starts),
+            torch.from_numpy(column.astype(np.int32)),
+            torch.from_numpy(self.values),
+            (self.shape[0], math.prod(self.shape[1:])),
+            check_invariants=False,
+        )
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Weights in the order of a kernel: by segments of rows, in each by blocks of columns or channels, in each by rows.
+
+    The rows of a segment are sorted by how many weights they have in the block. The i-th row of segment s in block b is
+    number k = (s·blocks + b)·segment + i: it is order[k], and its weights are numbers starts[k] to starts[k + 1] of
+    `places`, and of `values` or `codes`.
+    """
+
+    order: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int32]
+    places: Array  # uint16 or int32
+    values: npt.NDArray[np.float32]
+    codes: npt.NDArray[np.uint8] | None
+    blocks: int
+    block: int
+    segment: int
+
+    @property
+    def nbytes(self) -> int:
+        """What the kernel reads."""
+        worth = self.values.nbytes + (0 if self.codes is None else self.codes.nbytes)
+        return self.order.nbytes + self.starts.nbytes + self.places.nbytes + worth
+
+
+def pack_columns(weight: SparseWeight, block: int, segment: int, *, shared: bool = False) -> Packed:
+    """Order a linear layer: in blocks of columns, each counted from its first one."""
+    row, column = weight.rows_and_columns()
+    number = column // block
+    blocks = math.ceil(weight.shape[1] / block)
+    return _pack(weight, row, number, blocks, column - number * block, block, block, segment, shared)
+
+
+def pack_offsets(
+    weight: SparseWeight,
+    offset: Array,
+    channel: Array,
+    channels: int,
+    block: int,
+    segment: int,
+    *,
+    shared: bool = False,
+) -> Packed:
+    """Order a convolution: in blocks of channels, and for each weight its offset into an image."""
+    row, _ = weight.rows_and_columns()
+    extent = int(offset.max(initial=0)) + 1
+    blocks = math.ceil(channels / block)
+    return _pack(weight, row, channel // block, blocks, offset, extent, block, segment, shared)
+
+
+def _pack(
+    weight: SparseWeight,
+    row: Array,
+    number: Array,
+    blocks: int,
+    places: Array,
+    extent: int,
+    block: int,
+    segment: int,
+    shared: bool,
+) -> Packed:
+    rows, blocks = weight.shape[0], max(blocks, 1)
+    segments = math.ceil(rows / segment)
+    # Every place that a row can have, (segment, block, row of the segment), and the weights there. Rows that the last
+    # segment lacks come last in it, and have none.
+    cell = (row // segment * blocks + number).astype(np.int64) * segment + row % segment
+    counts = np.bincount(cell, minlength=segments * blocks * segment).reshape(-1, segment)
+    rank = counts + np.zeros_like(counts)
+    if rows % segment:
+        rank[-blocks:, rows % segment :] = np.iinfo(np.int64).max
+    order = np.argsort(rank, axis=1, kind="stable")
+    starts = np.zeros(counts.size + 1, np.int32)
+    np.cumsum(np.take_along_axis(counts, order, 1).reshape(-1), out=starts[1:])
+    # Where each weight goes: to the start of its row there, and on by how many of the row came before it.
+    start = np.empty_like(counts)
+    np.put_along_axis(start, order, starts[:-1].reshape(counts.shape), 1)
+    by_cell = np.argsort(cell, kind="stable")
+    ordered = cell[by_cell]
+    before = np.arange(len(cell)) - (np.cumsum(counts.reshape(-1)) - counts.reshape(-1))[ordered]
+    target = start.reshape(-1)[ordered] + before
+    # Two bytes for a place instead of four, where they are enough: the kernels wait for memory.
+    packed = np.empty(len(cell), np.uint16 if extent <= 1 << 16 else np.int32)
+    packed[target] = places[by_cell]
+    values = np.empty(len(cell), np.float32)
+    values[target] = weight.values[by_cell]
+    order += (np.arange(segments * blocks) // blocks * segment)[:, None]
+    row_order = np.ascontiguousarray(order.reshape(-1), np.int32)
+    if shared:
+        table, codes = np.unique(values, return_inverse=True)
+        if len(table) <= 256:
+            worth = np.zeros(256, np.float32)
+            worth[: len(table)] = table
+            return Packed(row_order, starts, packed, worth, codes.astype(np.uint8).ravel(), blocks, block, segment)
+    return Packed(row_order, starts, packed, values, None, blocks, block, segment)
