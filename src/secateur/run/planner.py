@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize
 from torch.utils import _pytree as pytree
 
+from secateur.encode import load, open_archive
 from secateur.run import kernels
 from secateur.run.chain import Kernel, SparseChain
 from secateur.run.graph import Region, Unit, Weights, flush_denormals, regions, simplify, units
@@ -31,7 +32,7 @@ _TOLERANCE = 1e-3  # of the largest output, for the network as a whole
 
 
 def compile_sparse(
-    model: nn.Module,
+    model: nn.Module | str | PathLike[str],
     example_input: Tensor | tuple[Any, ...],
     *,
     plan: Plan | str | PathLike[str] | None = None,
@@ -44,13 +45,30 @@ def compile_sparse(
     joined to one call. Where nothing is gained, a copy of the network with its own layers is returned. What was decided
     is the attribute `plan`; given as `plan`, it is followed without timing anything. With `shared`, layers of at most
     256 distinct values read them from a table, which takes half the memory.
+
+    `model` may be the path of a .cut file; a plan in its metadata, under "plan", is then followed.
     """
+    if not isinstance(model, nn.Module):
+        model, plan = _read(model, plan)
     _require_plain(model)
     inputs = example_input if isinstance(example_input, tuple) else (example_input,)
     if plan is not None and not isinstance(plan, Plan):
         plan = Plan.load(plan)
     with torch.no_grad():
         return _compile(_evaluating_copy(model), inputs, plan, shared)
+
+
+def _read(
+    path: str | PathLike[str], plan: Plan | str | PathLike[str] | None
+) -> tuple[nn.Module, Plan | str | PathLike[str] | None]:
+    with open_archive(path) as archive:
+        stored = archive.metadata.get("plan")
+    if plan is None and stored is not None:
+        try:
+            plan = Plan.from_json(stored)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+    return load(path), plan
 
 
 def _require_plain(model: nn.Module) -> None:

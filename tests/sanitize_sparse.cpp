@@ -1,0 +1,246 @@
+// Drives the sparse kernels through random chains, to be built with sanitizers: every array has exactly the size it needs,
+// so that one number read or written beside it stops the program. What comes out is compared with plain loops.
+// The kernels' source is included rather than linked: its Step is what we lay out here.
+
+#include "../native/sparse.cpp"
+
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <vector>
+
+namespace {
+
+std::mt19937_64 random_bits;
+int64_t below(int64_t n) { return static_cast<int64_t>(random_bits() % static_cast<uint64_t>(n)); }
+float number() { return static_cast<float>(below(2001) - 1000) / 500.f; }
+
+[[noreturn]] void fail(const char* what, int64_t number) {
+    std::printf("case %lld: %s\n", static_cast<long long>(number), what);
+    std::exit(1);
+}
+
+template <class T>
+using Exact = std::unique_ptr<T[]>;  // a vector may have room behind its end
+
+template <class T>
+Exact<T> exact(const std::vector<T>& from) {
+    Exact<T> made(new T[from.size()]);
+    std::copy(from.begin(), from.end(), made.get());
+    return made;
+}
+
+struct Weight {
+    int64_t row, channel, down, right;
+    float value;
+    int64_t block, place;  // as the kernel wants them
+};
+
+// A step, what it points to, and its weights as plain loops want them.
+struct Made {
+    Step step{};
+    std::vector<Weight> weights;
+    int64_t down = 0, right = 0;  // the extent of a filter
+    Exact<int32_t> order, starts, wide, phases;
+    Exact<uint16_t> narrow;
+    Exact<float> values, table, bias;
+    Exact<uint8_t> codes;
+};
+
+void pack(Made& made) {
+    Step& step = made.step;
+    std::vector<int32_t> order, starts{0}, places;
+    std::vector<float> values;
+    for (int64_t s = 0; s < step.segments(); ++s)
+        for (int64_t b = 0; b < step.blocks; ++b) {
+            int64_t count = std::min(step.segment, step.rows - s * step.segment);
+            std::vector<int32_t> rows(count);
+            for (int64_t i = 0; i < count; ++i) rows[i] = static_cast<int32_t>(s * step.segment + i);
+            std::shuffle(rows.begin(), rows.end(), random_bits);
+            for (int64_t i = 0; i < step.segment; ++i) {
+                order.push_back(i < count ? rows[i] : -1);  // which nobody may look at
+                for (const Weight& weight : made.weights)
+                    if (i < count && weight.row == rows[i] && weight.block == b) {
+                        places.push_back(static_cast<int32_t>(weight.place));
+                        values.push_back(weight.value);
+                    }
+                starts.push_back(static_cast<int32_t>(places.size()));
+            }
+        }
+    made.order = exact(order), made.starts = exact(starts);
+    step.order = made.order.get(), step.starts = made.starts.get();
+    step.wide = places.empty() ? below(2) : *std::max_element(places.begin(), places.end()) > 65535 || below(2);
+    if (step.wide)
+        made.wide = exact(places), step.places = made.wide.get();
+    else
+        made.narrow = exact(std::vector<uint16_t>(places.begin(), places.end())), step.places = made.narrow.get();
+    if (below(2)) {
+        made.values = exact(values), step.values = made.values.get();
+        return;
+    }
+    std::vector<float> table(256, 0.f);  // all values are of a few
+    std::vector<uint8_t> codes;
+    for (float value : values) {
+        codes.push_back(static_cast<uint8_t>(value * 4 + 128));
+        table[codes.back()] = value;
+    }
+    made.codes = exact(codes), made.table = exact(table);
+    step.codes = made.codes.get(), step.table = made.table.get();
+}
+
+float weight_value() { return static_cast<float>(below(33) - 16) / 4.f; }
+
+void set_bias(Made& made) {
+    std::vector<float> bias(made.step.rows);
+    for (float& one : bias) one = number();
+    made.bias = exact(bias), made.step.bias = made.bias.get();
+}
+
+void make_linear(Made& made, int64_t inputs, bool panels) {
+    Step& step = made.step;
+    step.kind = linear, step.activation = below(4), step.rows = 1 + below(70), step.inputs = inputs;
+    step.block = panels ? 1 + below(inputs) : inputs;
+    step.blocks = (inputs + step.block - 1) / step.block;
+    step.segment = 1 + below(step.rows);
+    int64_t percent = below(3) ? below(101) : 0;
+    for (int64_t r = 0; r < step.rows; ++r)
+        for (int64_t c = 0; c < inputs; ++c)
+            if (below(100) < percent)
+                made.weights.push_back({r, c, 0, 0, weight_value(), c / step.block, c % step.block});
+    set_bias(made);
+    pack(made);
+}
+
+void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide, bool panels) {
+    Step& step = made.step;
+    step.kind = convolution, step.activation = below(4), step.rows = 1 + below(12), step.inputs = channels;
+    step.height = height, step.width = wide;
+    bool plain = below(3) == 0;  // these read the image where it stands, with nothing around it
+    step.stride_y = plain ? 1 : 1 + below(3), step.stride_x = plain ? 1 : 1 + below(3);
+    step.pad_y = plain ? 0 : below(3), step.pad_x = plain ? 0 : below(3);
+    made.down = std::min<int64_t>(1 + below(5), height + 2 * step.pad_y);
+    made.right = std::min<int64_t>(1 + below(5), wide + 2 * step.pad_x);
+    step.out_height = (height + 2 * step.pad_y - made.down) / step.stride_y + 1;
+    step.out_width = (wide + 2 * step.pad_x - made.right) / step.stride_x + 1;
+    step.pool = below(2) ? below(std::min<int64_t>(std::min(step.out_height, step.out_width), 3) + 1) : 0;
+    step.pool_stride = step.pool ? 1 + below(3) : 1;
+    step.pooled_height = step.pool ? (step.out_height - step.pool) / step.pool_stride + 1 : step.out_height;
+    step.pooled_width = step.pool ? (step.out_width - step.pool) / step.pool_stride + 1 : step.out_width;
+    step.block = panels ? channels : 1 + below(channels);
+    step.blocks = (channels + step.block - 1) / step.block;
+    step.segment = panels ? step.rows : 1 + below(step.rows);
+    int64_t strides[2] = {panels ? 1 : step.stride_y, panels ? 1 : step.stride_x};
+    step.plane_rows = (height + 2 * step.pad_y + strides[0] - 1) / strides[0];
+    step.pitch = (wide + 2 * step.pad_x + strides[1] - 1) / strides[1];
+    int64_t percent = below(3) ? below(101) : 0;
+    for (int64_t r = 0; r < step.rows; ++r)
+        for (int64_t c = 0; c < channels; ++c)
+            for (int64_t i = 0; i < made.down; ++i)
+                for (int64_t j = 0; j < made.right; ++j)
+                    if (below(100) < percent) made.weights.push_back({r, c, i, j, weight_value(), c / step.block, 0});
+    std::vector<int64_t> number(strides[0] * strides[1], -1);  // phases that are read, one after the other
+    std::vector<int32_t> phases;
+    for (Weight& weight : made.weights) {
+        int64_t dy = weight.down % strides[0], dx = weight.right % strides[1], &phase = number[dy * strides[1] + dx];
+        if (phase < 0) {
+            phase = static_cast<int64_t>(phases.size()) / 2;
+            phases.push_back(static_cast<int32_t>(dy)), phases.push_back(static_cast<int32_t>(dx));
+        }
+        weight.place = (phase * channels + weight.channel) * step.plane() + weight.down / strides[0] * step.pitch +
+                       weight.right / strides[1];
+    }
+    step.phase_count = static_cast<int64_t>(phases.size()) / 2;
+    made.phases = exact(phases), step.phases = made.phases.get();
+    set_bias(made);
+    pack(made);
+}
+
+double activated_plainly(double x, int64_t activation) {
+    if (activation == relu) return std::max(x, 0.0);
+    if (activation == gelu) return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    if (activation == gelu_tanh) return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    return x;
+}
+
+std::vector<double> run_plainly(const Made& made, const std::vector<double>& x, const float* residual) {
+    const Step& step = made.step;
+    bool images = step.kind == convolution;
+    int64_t high = images ? step.out_height : 1, wide = images ? step.out_width : 1;
+    std::vector<double> y(step.rows * high * wide);
+    for (int64_t k = 0; k < static_cast<int64_t>(y.size()); ++k) y[k] = step.bias[k / (high * wide)];
+    for (const Weight& weight : made.weights)
+        for (int64_t i = 0; i < high; ++i)
+            for (int64_t j = 0; j < wide; ++j) {
+                int64_t down = images ? i * step.stride_y + weight.down - step.pad_y : 0;
+                int64_t right = images ? j * step.stride_x + weight.right - step.pad_x : 0;
+                if (images && (down < 0 || down >= step.height || right < 0 || right >= step.width)) continue;
+                int64_t from = images ? (weight.channel * step.height + down) * step.width + right : weight.channel;
+                y[(weight.row * high + i) * wide + j] += weight.value * x[from];
+            }
+    for (int64_t k = 0; k < static_cast<int64_t>(y.size()); ++k)
+        y[k] = activated_plainly(y[k] + (residual ? residual[k] : 0), step.activation);
+    if (!images || !step.pool) return y;
+    std::vector<double> pooled(step.features_out(), -INFINITY);
+    for (int64_t k = 0; k < step.features_out(); ++k) {
+        int64_t j = k % step.pooled_width, i = k / step.pooled_width % step.pooled_height;
+        int64_t r = k / (step.pooled_width * step.pooled_height);
+        for (int64_t p = 0; p < step.pool * step.pool; ++p)
+            pooled[k] = std::max(pooled[k], y[(r * high + i * step.pool_stride + p / step.pool) * wide +
+                                              j * step.pool_stride + p % step.pool]);
+    }
+    return pooled;
+}
+
+void run_case(int64_t which) {
+    int64_t vectors = below(2) ? 0 : int64_t(1) << below(4), count = 1 + below(3);
+    std::vector<Made> made(count);
+    bool images = below(2);
+    int64_t side = below(2) ? 5 : 20;
+    int64_t channels = 1 + below(6), height = 1 + below(side), wide = 1 + below(side), features = 1 + below(90);
+    for (Made& one : made) {
+        if (images) {
+            make_convolution(one, channels, height, wide, vectors);
+            channels = one.step.rows, height = one.step.pooled_height, wide = one.step.pooled_width;
+            features = one.step.features_out();
+            images = below(3);
+        } else {
+            make_linear(one, features, vectors);
+            features = one.step.rows;
+        }
+    }
+    std::vector<Step> steps;
+    for (const Made& one : made) steps.push_back(one.step);
+    Exact<Step> exact_steps = exact(steps);
+    const Step &first = steps.front(), &last = steps.back();
+    int64_t batch = 1 + below(vectors ? 3 * width : 4), in = first.features_in(), out = last.features_out();
+    std::vector<float> given(batch * in), added(batch * out);
+    for (float& one : given) one = number();
+    for (float& one : added) one = number();
+    bool adds = !vectors && !(last.kind == convolution && last.pool) && below(2);
+    Exact<float> x = exact(given), residual = exact(added), y(new float[batch * out]);
+    Chain chain{exact_steps.get(), count, vectors};
+    int threads = static_cast<int>(1 + below(3));
+    if (secateur_chain(&chain, x.get(), batch, y.get(), threads, adds ? residual.get() : nullptr)) fail("no memory", which);
+    for (int64_t n = 0; n < batch; ++n) {
+        std::vector<double> wanted(given.begin() + n * in, given.begin() + (n + 1) * in);
+        for (int64_t k = 0; k < count; ++k)
+            wanted = run_plainly(made[k], wanted, adds && k + 1 == count ? &added[n * out] : nullptr);
+        double most = 1;
+        for (double one : wanted) most = std::max(most, std::abs(one));
+        for (int64_t k = 0; k < out; ++k)
+            if (!(std::abs(y[n * out + k] - wanted[k]) < 1e-4 * most)) fail("another result", which);
+    }
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+    const int64_t cases = std::atoll(arguments[1]);
+    for (int64_t which = 0; which < cases; ++which) {
+        random_bits.seed(which);
+        run_case(which);
+    }
+    std::printf("%lld cases\n", static_cast<long long>(cases));
+    return 0;
+}
