@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bokeh.embed import json_item
-from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter, Range1d, SingleIntervalTicker
 from bokeh.models.annotations import BoxAnnotation, Label, Span
 from bokeh.plotting import figure
 
@@ -89,6 +89,26 @@ def loss_chart(run: Run) -> Chart | None:
         columns = {"task and thresholds, L₀ + L_t": [epoch.loss for epoch in run.history]}
         note = "The log of this run, of an older version, has the sum of the terms only; the mean over an epoch."
     return _history_chart(run, "loss", "Loss terms", "loss", columns, note=note)
+
+
+def values_chart(run: Run) -> Chart | None:
+    """Draw the error while the few values of the newest file were trained, and what the file would have had."""
+    history = run.files[0].history if run.files else ()
+    if not any(math.isfinite(epoch.error) for epoch in history):
+        return None
+    epochs, errors = [epoch.epoch for epoch in history], [epoch.error for epoch in history]
+    coded = [epoch.coded_bytes for epoch in history]
+    plot = _figure("epoch", "error on validation images, %")
+    plot.xaxis.ticker = SingleIntervalTicker(interval=math.ceil(len(epochs) / 10), num_minor_ticks=0)
+    source = ColumnDataSource({"x": epochs, "y": errors, "bytes": coded})
+    line = plot.line("x", "y", source=source, color=COLOURS[0], line_width=2)
+    plot.scatter("x", "y", source=source, color=COLOURS[0], size=6)
+    _hover(plot, [("epoch", "@x"), ("error %", "@y{0.00}"), ("bytes, estimated", "@bytes{0,0}")], [line], mode="vline")
+    title = "Shared values"
+    columns: dict[str, Column] = {"epoch": epochs, "error %": errors, "bytes, estimated": coded}
+    words = _in_words(f"{title}, after the cut,", {"error %": errors, "bytes, estimated": coded})
+    note = f"After the cut, for the file {run.files[0].name}: the values that weights share are trained."
+    return Chart("values", title, words, _item(plot), columns, note=note)
 
 
 def _history_chart(
@@ -476,6 +496,8 @@ def _in_words(title: str, series: Mapping[str, Sequence[float]]) -> str:
     parts = []
     for name, values in list(series.items())[:_MOST_NAMES]:
         finite = [value for value in values if math.isfinite(value)]
+        if not finite:
+            continue
         parts.append(f"{name} from {finite[0]:.4g} to {finite[-1]:.4g}, lowest {min(finite):.4g}")
     more = f"; and {len(series) - _MOST_NAMES} more" if len(series) > _MOST_NAMES else ""
     return f"{title} against steps: {'; '.join(parts)}{more}."

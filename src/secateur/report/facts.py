@@ -27,6 +27,7 @@ class Epoch:
     thresholds: Mapping[str, float] = field(default_factory=dict)
     loss: float = math.nan
     loss_terms: Mapping[str, float] = field(default_factory=dict)
+    coded_bytes: float = math.nan  # what the file would have, as estimated
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -242,6 +242,7 @@ def _epoch(record: Mapping[str, Any], phase: Phase) -> Epoch:
         thresholds=_numbers(record.get("thresholds", {})),
         loss=float(record.get("loss", math.nan)),
         loss_terms=_numbers(record.get("loss_terms", {})),
+        coded_bytes=float(record.get("coded_bytes", math.nan)),
     )
 
 

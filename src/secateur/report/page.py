@@ -94,7 +94,7 @@ def _one(run: Run) -> _Content:
     from secateur.report import charts
 
     look = look_at(run)
-    history = (charts.error_chart(run), charts.ratio_chart(run), charts.threshold_chart(run), charts.loss_chart(run))
+    drawn = (charts.error_chart, charts.ratio_chart, charts.threshold_chart, charts.loss_chart, charts.values_chart)
     standing = [charts.pareto_chart([run], size, run.network, run.data) for size in charts.SIZES]
     histograms = [charts.histogram_chart(each, number) for number, each in enumerate(look.layers)]
     return _Content(
@@ -106,7 +106,7 @@ def _one(run: Run) -> _Content:
         gained=tuple(sheet for sheet in (error_sheet(run), file_sheet(run)) if sheet.rows),
         standing=_there(standing),
         where=tuple(sheet for sheet in (layer_sheet(run),) if sheet.rows),
-        history=_there(history),
+        history=_there(draw(run) for draw in drawn),
         histograms=tuple(histograms),
         patterns=tuple(each.pattern for each in look.layers if each.pattern),
         filters=look.filters,

@@ -91,17 +91,16 @@ def layer_sheet(run: Run) -> Sheet:
     file = run.files[0] if run.files else None
     is_in_paper = run.network in PAPER_LAYERS and reference(run.network, run.data) is not None
     share = PAPER_LAYERS[run.network].pruned if is_in_paper else {}
-    times = run.speed.layers if run.speed else {}
-    header = ["layer", "in network", "shape", "weights", "kept", "kept %", "ratio", "threshold", "bytes"]
+    measured = run.speed.layers if run.speed else {}
+    header = ["layer", "weights", "kept", "kept %", "ratio", "threshold", "bytes"]
     header += ["kept % in the paper"] if share else []
-    header += ["dense ms", "sparse ms"] if times else []
+    header += ["dense ms", "sparse ms"] if measured else []
+    header += ["shape", "in network"]
     rows = []
     for number, layer in enumerate(run.layers, start=1):
         size = file.tensor_bytes.get(layer.name) if file else None
         row = [
             Cell(layer.name, layer.name),
-            Cell(str(number), number),
-            Cell(" × ".join(map(str, layer.shape)), layer.weights),
             *_kept(layer.weights, layer.kept),
             _threshold(layer),
             Cell("–", None) if size is None else _number(size),
@@ -109,13 +108,14 @@ def layer_sheet(run: Run) -> Sheet:
         if share:
             pruned = share.get(layer.name)
             row.append(Cell("–", None) if pruned is None else Cell(f"{100 - pruned:.1f}", 100 - pruned))
-        if times:
-            row += [_milliseconds(value) for value in times.get(layer.name, (math.nan, math.nan))]
+        if measured:
+            row += [_milliseconds(value) for value in measured.get(layer.name, (math.nan, math.nan))]
+        row += [Cell(" × ".join(map(str, layer.shape)), layer.weights), Cell(str(number), number)]
         rows.append(tuple(row))
     notes = ["The mean where a layer has several thresholds."]
     if file is None:
         notes.append("Bytes need a file: secateur compress makes one.")
-    if not times:
+    if not measured:
         notes.append(f"Times need {run.directory.speed.name}, a measurement of every layer.")
     totals = _layer_totals(run, file, len(header)) if run.layers else ()
     return Sheet(
@@ -125,7 +125,7 @@ def layer_sheet(run: Run) -> Sheet:
         rows=tuple(rows),
         totals=totals,
         is_sortable=True,
-        sorted_by=4,
+        sorted_by=2,
         note=" ".join(notes),
     )
 
@@ -139,10 +139,10 @@ def _layer_totals(run: Run, file: PackedFile | None, columns: int) -> tuple[tupl
     if file is not None and file.tensor_bytes:
         others = sum(size for name, size in file.tensor_bytes.items() if name not in layers)
         header = file.bytes - sum(file.tensor_bytes.values())
-        totals.append(padded([Cell("other tensors"), *[Cell("")] * 7, _number(others)]))
-        totals.append(padded([Cell("header, checksums"), *[Cell("")] * 7, _number(header)]))
+        totals.append(padded([Cell("other tensors"), *[Cell("")] * 5, _number(others)]))
+        totals.append(padded([Cell("header, checksums"), *[Cell("")] * 5, _number(header)]))
     size = _number(file.bytes) if file is not None else Cell("–")
-    totals.append(padded([Cell("all"), Cell(""), Cell(""), *_kept(run.weights, run.kept), Cell(""), size]))
+    totals.append(padded([Cell("all"), *_kept(run.weights, run.kept), Cell(""), size]))
     return tuple(totals)
 
 
