@@ -387,6 +387,8 @@ def pareto_chart(runs: Sequence[Run], size: Size, network: str, data: str) -> Ch
         f"{best.error:.2f} % at {best.size:,.0f} {unit}, the smallest has {least.size:,.0f} at {least.error:.2f} %."
     )
     note = "Filled: error on test images, as in the literature. Hollow: on validation images only."
+    if marks:
+        note += f" Published: {'; '.join(dict.fromkeys(mark.source for mark in marks))}."
     return Chart(
         f"pareto-{size}-{network}-{data}", f"{title}, {network}", words, _item(plot), columns, tuple(legend), note
     )
