@@ -11,9 +11,7 @@ import secateur
 from secateur import models
 from secateur.encode import Archive
 from secateur.encode.container import Architecture
-from secateur.run import Plan, SparseChain, compile_sparse, files, load_sparse, planner
-from secateur.run.chain import Kernel
-from secateur.run.plan import Group
+from secateur.run import SparseChain, compile_sparse, files, load_sparse, planner
 
 
 def pruned(name, density, seed=0):
@@ -102,7 +100,7 @@ def test_a_network_that_is_not_ours_is_refused(tmp_path):
     with pytest.raises(ValueError, match="does not say which network it holds"):
         load_sparse(tmp_path / "model.cut")
     secateur.save(nn.Linear(3, 2), tmp_path / "model.cut", architecture=("torch.nn:Linear", {}))
-    with pytest.raises(ValueError, match="holds a torch.nn:Linear"):
+    with pytest.raises(ValueError, match=r"holds a torch\.nn:Linear"):
         load_sparse(tmp_path / "model.cut")
 
 
@@ -130,16 +128,13 @@ def test_the_result_can_be_copied(tmp_path, images):
 
 def test_a_plan_in_the_file_is_followed(tmp_path, images, monkeypatch):
     model = pruned("lenet-300-100", 0.1)
-    weights = {
-        name: (tuple(layer.weight.shape), int(layer.weight.count_nonzero())) for name, layer in model.named_children()
-    }
-    plan = Plan((Group(("fc1", "fc2", "fc3"), Kernel(2), 1.0, 0.1),), weights)
+    monkeypatch.setattr(planner, "race", lambda calls, **_: [9.0, *[1.0] * (len(calls) - 1)])
+    plan = compile_sparse(model, images).plan
     secateur.save(model, tmp_path / "model.cut", metadata={"plan": plan.to_json()})
     monkeypatch.setattr(planner, "race", lambda *_, **__: pytest.fail("nothing is to be timed"))
     network = compile_sparse(tmp_path / "model.cut", images)
-    assert network.plan == plan
-    [chain] = [module for module in network.modules() if isinstance(module, SparseChain)]
-    assert chain.kernel == Kernel(2)
+    assert network.plan.to_json() == plan.to_json()
+    assert any(isinstance(module, SparseChain) for module in network.modules())
     with torch.no_grad():
         assert_close(network(images), model(images), rtol=1e-4, atol=1e-4)
 

@@ -108,7 +108,7 @@ def _error_card(run: Run) -> Card:
 def _speed_card(run: Run) -> Card:
     speed = run.speed
     if speed is None:
-        how = f"It appears here when {run.directory.speed.name} lies in the run's directory. The paper gives no times."
+        how = "`secateur bench RUN` measures it, and this page shows it from then on. The paper gives no times."
         return Card(title="Speed", value="–", claim="not measured", notes=((how, ""),))
     longest = max(speed.sparse_ms, speed.dense_ms) or 1.0
     return Card(
