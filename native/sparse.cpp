@@ -46,6 +46,16 @@ constexpr int chains(int vectors) { return vectors == 8 ? 1 : vectors >= 4 ? 2 :
 INLINE floats load(const float* from) { return *reinterpret_cast<const loose_floats*>(from); }
 INLINE void store(float* to, floats x) { *reinterpret_cast<loose_floats*>(to) = x; }
 INLINE floats all_lanes(float value) { return value - floats{}; }
+// Lane k is that of number places[k] of the lanes of both.
+INLINE floats shuffled(floats one, floats two, ints places) {
+#if defined(__clang__)  // which has shuffles by constants only, and finds these to be constant by itself
+    floats made;
+    for (int64_t k = 0; k < width; ++k) made[k] = places[k] < width ? one[places[k]] : two[places[k] - width];
+    return made;
+#else
+    return __builtin_shuffle(one, two, places);
+#endif
+}
 INLINE floats select(ints mask, floats yes, floats no) { return (floats)((mask & (ints)yes) | (~mask & (ints)no)); }
 
 // Reads and writes denormals as zeros for as long as it lives.
@@ -344,7 +354,7 @@ INLINE void copy_every(const float* from, int64_t s, int64_t begin, int64_t end,
         ints even;
         for (int k = 0; k < width; ++k) even[k] = 2 * k;
         for (; j + width < end; j += width)
-            store(to + j, __builtin_shuffle(load(from + 2 * j), load(from + 2 * j + width), even));
+            store(to + j, shuffled(load(from + 2 * j), load(from + 2 * j + width), even));
     }
     for (; j < end; ++j) to[j] = from[s * j];
 }
@@ -532,8 +542,8 @@ INLINE void transpose(floats* rows) {
         floats mixed[width];
 #pragma GCC unroll 16
         for (int64_t i = 0; i < width / 2; ++i) {
-            mixed[2 * i] = __builtin_shuffle(rows[i], rows[i + width / 2], low);
-            mixed[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + width / 2], high);
+            mixed[2 * i] = shuffled(rows[i], rows[i + width / 2], low);
+            mixed[2 * i + 1] = shuffled(rows[i], rows[i + width / 2], high);
         }
 #pragma GCC unroll 16
         for (int64_t i = 0; i < width; ++i) rows[i] = mixed[i];

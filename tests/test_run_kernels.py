@@ -354,6 +354,24 @@ def test_denormal_inputs_and_results_are_flushed(way, kernel):
     assert found[2, 1] > 0
 
 
+def test_denormal_biases_count_as_zeros():
+    layer = torch.nn.Conv2d(1, 3, 1)
+    layer.bias.data.copy_(torch.tensor([1e-40, torch.nan, -1.0]))
+    assert Layer.of(layer).bias.tolist()[::2] == [0.0, -1.0]
+    assert np.isnan(Layer.of(layer).bias[1])
+    assert layer.bias[0] > 0
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+def test_gelu_is_right_from_end_to_end(way, activation):
+    x = torch.cat([torch.linspace(-30, 30, 4001), torch.tensor([-1e30, -1e9, 1e9, 1e30])])[:, None]
+    layer = Layer(SparseWeight.of(torch.ones(1, 1)), np.zeros(1, np.float32), activation)
+    wanted = F.gelu(x.double(), approximate="none" if activation == "gelu" else "tanh")
+    for kernel in (Kernel(0), Kernel(4)):
+        torch.testing.assert_close(chain_of([layer], kernel, way)(x).double(), wanted, rtol=1e-6, atol=2e-6)
+
+
 @needs_native
 def test_denormals_outside_of_a_chain_stay_what_they_are():
     chain = SparseChain([sparse_layer((300, 300), 0.9)])
