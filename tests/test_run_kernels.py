@@ -419,12 +419,14 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(kernel, batch, images, 
 def test_many_python_threads_may_call_one_chain(kernel):
     layers = lenet()
     chain = SparseChain(layers, kernel)
+    convolutions = SparseChain(layers[:3], kernel)
     inputs = [torch.randn(1 + number % 5, 1, 28, 28) for number in range(24)]
     wanted = [dense(layers, x) for x in inputs]
     found: list[Tensor] = [torch.empty(0)] * len(inputs)
 
     def work(number: int) -> None:
-        for _ in range(5):
+        for size in range(5):
+            convolutions(torch.randn(1, 1, 28 + number, 28 + size))  # laid out by all of them at once
             found[number] = chain(inputs[number])
 
     workers = [threading.Thread(target=work, args=(number,)) for number in range(len(inputs))]
