@@ -38,6 +38,7 @@ using ints = int32_t __attribute__((vector_size(vector_bytes)));
 
 constexpr int64_t widest = 8;                     // vectors that are summed side by side
 constexpr int64_t run_max = widest * width;       // pixels, or lanes, they hold
+constexpr int64_t most_panels = 8;                // that share the weights of a block in the cache
 constexpr int64_t parallel_min = 1 << 17;         // multiplications, fewer of which are done before a thread is awake
 
 // Independent sums of the same pixels, to hide the four or five cycles that a multiplication and addition takes.
@@ -56,7 +57,7 @@ INLINE floats shuffled(floats one, floats two, ints places) {
     return __builtin_shuffle(one, two, places);
 #endif
 }
-INLINE floats select(ints mask, floats yes, floats no) { return (floats)((mask & (ints)yes) | (~mask & (ints)no)); }
+INLINE floats select(ints mask, floats yes, floats no) { return mask ? yes : no; }
 
 // Reads and writes denormals as zeros for as long as it lives.
 class NoDenormals {
@@ -127,10 +128,11 @@ struct Step {
     const uint8_t* codes;  // or the value is table[codes[j]], where `values` is null
     const float* table;
     const float* bias;
-    // Of convolutions only; `pitch` and `plane_rows` are those of the padded image, or of one of its phases.
+    // Of convolutions only; `pitch` and `plane_rows` are those of the padded image, or of one of its phases, or of the part
+    // of it that a band of output rows reads.
     int64_t height, width, out_height, out_width;
     int64_t stride_y, stride_x, pad_y, pad_x;
-    int64_t plane_rows, pitch;
+    int64_t plane_rows, pitch, band;
     int64_t phase_count;
     const int32_t* phases;       // (y, x) of each phase that a weight reads
     int64_t pool, pool_stride;  // pool 0: none
@@ -158,7 +160,7 @@ INLINE void over_rows(const Step& step, int64_t segment, int64_t block, Body bod
 
 // How far ahead of a product with one vector its weights are asked for, in bytes: they come from memory, and a processor
 // by itself does not look beyond a page.
-constexpr int64_t ahead = 1024;
+constexpr int64_t ahead = 2048;
 
 // What weights are worth: a number each, or a code each and a table.
 struct Own {
@@ -320,9 +322,10 @@ INLINE float dot(const Place* places, Values values, int64_t j, int64_t end, con
 void multiply_vector(const Step& step, const float* x, const float* residual, float* y, int threads) {
     with_types(step, [&](auto places, auto values) {
         auto segment = [&](int64_t s) __attribute__((always_inline)) {
-            over_rows(step, s, 0, [&](int64_t r, int64_t begin, int64_t end) __attribute__((always_inline)) {
-                y[r] = step.bias[r] + dot(places, values, begin, end, x);
-            });
+            for (int64_t b = 0; b < step.blocks; ++b)
+                over_rows(step, s, b, [&](int64_t r, int64_t begin, int64_t end) __attribute__((always_inline)) {
+                    y[r] = (b ? y[r] : step.bias[r]) + dot(places, values, begin, end, x + b * step.block);
+                });
             int64_t from = s * step.segment, count = std::min(step.segment, step.rows - from);
             finish(y + from, residual ? residual + from : nullptr, count, step.activation, y + from);
         };
@@ -349,18 +352,22 @@ int64_t slab_floats(const Step& step) {
 
 // to[j] = from[s·j] for j from `begin` to `end`, and nothing is read past the last of them.
 INLINE void copy_every(const float* from, int64_t s, int64_t begin, int64_t end, float* to) {
-    int64_t j = begin;
-    if (s == 2) {
-        ints even;
-        for (int k = 0; k < width; ++k) even[k] = 2 * k;
-        for (; j + width < end; j += width)
-            store(to + j, shuffled(load(from + 2 * j), load(from + 2 * j + width), even));
+    if (s != 2 || end - begin < width) {
+        for (int64_t j = begin; j < end; ++j) to[j] = from[s * j];
+        return;
     }
-    for (; j < end; ++j) to[j] = from[s * j];
+    ints mix;  // the even ones of one vector, and the odd ones of another that begins with the last element of the first
+    for (int k = 0; k < width; ++k) mix[k] = 2 * k + (k >= width / 2);
+    auto copy = [&](int64_t j) __attribute__((always_inline)) {
+        store(to + j, shuffled(load(from + 2 * j), load(from + 2 * j + width - 1), mix));
+    };
+    for (int64_t j = begin; j + width <= end; j += width) copy(j);
+    copy(end - width);
 }
 
-// Copies channel c into the padded image: phase (dy, dx) has pixel (i, j) from (i·stride_y + dy − pad_y, …).
-void pack_channel(const Step& step, const float* x, int64_t c, float* slab) {
+// Copies channel c into a padded image whose first row is that of output row `top`: phase (dy, dx) has pixel (i, j) from
+// ((top + i)·stride_y + dy − pad_y, j·stride_x + dx − pad_x).
+void pack_channel(const Step& step, const float* x, int64_t c, int64_t top, float* slab) {
     const float* image = x + c * step.height * step.width;
     for (int64_t f = 0; f < step.phase_count; ++f) {
         int64_t dy = step.phases[2 * f] - step.pad_y, dx = step.phases[2 * f + 1] - step.pad_x, s = step.stride_x;
@@ -370,7 +377,7 @@ void pack_channel(const Step& step, const float* x, int64_t c, float* slab) {
         int64_t end = std::clamp(step.width > dx ? (step.width - dx + s - 1) / s : 0, begin, step.pitch);
         for (int64_t i = 0; i < step.plane_rows; ++i) {
             float* to = plane + i * step.pitch;
-            int64_t y = i * step.stride_y + dy;
+            int64_t y = (top + i) * step.stride_y + dy;
             if (y < 0 || y >= step.height) {
                 std::fill_n(to, step.pitch, 0.f);
                 continue;
@@ -386,29 +393,33 @@ void pack_channel(const Step& step, const float* x, int64_t c, float* slab) {
     }
 }
 
-// Writes a run of `count` pixels of filter r, from number `first` on, without those between two rows of the image.
-INLINE void write_run(const Step& step, int64_t r, int64_t first, int64_t count, const float* run, const float* residual,
-                      float* out) {
-    int64_t image = r * step.out_height * step.out_width;
-    for (int64_t at = first; at < first + count;) {
-        int64_t row = at / step.pitch, column = at - row * step.pitch;
-        int64_t stop = std::min((row + 1) * step.pitch, first + count);
+// Pixels that are computed together: `count` of them, which stand side by side from `first` on in the padded image. In the
+// result they begin at `to`; if not `straight`, they begin in column `column` of a row, and those between rows are dropped.
+struct Run {
+    int64_t first, count, to, column;
+    bool straight;
+};
+
+INLINE void write_run(const Step& step, const Run& run, const float* sums, const float* residual, float* out) {
+    int64_t column = run.column, to = run.to;
+    for (int64_t at = 0; at < run.count;) {
+        int64_t stop = std::min(at + step.pitch - column, run.count);
         int64_t length = std::min(stop - at, step.out_width - column);
-        int64_t to = image + row * step.out_width + column;
-        if (length > 0)
-            finish(run + (at - first), residual ? residual + to : nullptr, length, step.activation, out + to);
+        if (length > 0) {
+            finish(sums + at, residual ? residual + to : nullptr, length, step.activation, out + to);
+            to += length;
+        }
         at = stop;
+        column = 0;
     }
 }
 
 // Segment `s` of the filters on one run of pixels. `staged` keeps their sums from block to block.
 template <int vectors, class Place, class Values>
-INLINE void convolve_run(const Step& step, const Place* places, Values values, const float* slab, int64_t first,
-                         int64_t count, int64_t s, float* staged, const float* residual, float* out) {
-    const float* base = slab + first;
-    int64_t last = std::max<int64_t>(count - width, 0);
-    // Pixels that are all wanted go straight to their places.
-    bool straight = step.pitch == step.out_width && count >= width && step.activation <= relu;
+INLINE void convolve_run(const Step& step, const Place* places, Values values, const float* slab, const Run& run, int64_t s,
+                         float* staged, const float* residual, float* out) {
+    const float* base = slab + run.first;
+    int64_t last = std::max<int64_t>(run.count - width, 0);
     floats least = all_lanes(step.activation == relu ? 0 : -__builtin_inff());
     for (int64_t b = 0; b < step.blocks; ++b) {
         bool begins = b == 0, ends = b + 1 == step.blocks;
@@ -418,10 +429,10 @@ INLINE void convolve_run(const Step& step, const Place* places, Values values, c
             floats sums[vectors];
             for (int i = 0; i < vectors; ++i) sums[i] = begins ? all_lanes(step.bias[r]) : load(own + i * width);
             accumulate<vectors, 1>(sums, places, values, begin, end, base, last);
-            if (ends && straight) {
-                int64_t start = r * step.out_height * step.out_width + first;
+            int64_t image = r * step.out_height * step.out_width;
+            if (ends && run.straight) {
                 for (int i = 0; i < vectors; ++i) {
-                    int64_t at = start + (i + 1 < vectors ? i * width : last);
+                    int64_t at = image + run.to + (i + 1 < vectors ? i * width : last);
                     if (residual) sums[i] += load(residual + at);
                     store(out + at, select(sums[i] < least, least, sums[i]));
                 }
@@ -430,7 +441,7 @@ INLINE void convolve_run(const Step& step, const Place* places, Values values, c
             for (int i = 0; i < vectors; ++i) store(own + i * width, sums[i]);
             if (ends) {
                 store(own + last, sums[vectors - 1]);  // the last vector repeats pixels of the one before it
-                write_run(step, r, first, count, own, residual, out);
+                write_run(step, run, own, residual ? residual + image : nullptr, out + image);
             }
         });
     }
@@ -462,61 +473,85 @@ void pool_channel_by_two(const Step& step, const float* image, float* __restrict
     }
 }
 
-// How a convolution is cut into pieces of work: runs of pixels by shares of the filters.
+// How a convolution is cut into pieces of work: bands of output rows by shares of the filters.
 struct Pieces {
-    int64_t vectors, runs, shares;
+    int64_t band, bands, shares;
 
-    Pieces(const Step& step, int threads) {
-        vectors = (step.run_length() + width - 1) / width;
-        runs = (vectors + widest - 1) / widest;
-        shares = threads == 1 ? 1 : std::clamp<int64_t>((4 * threads + runs - 1) / runs, 1, step.segments());
+    Pieces(const Step& step, int threads) : band(step.band) {
+        if (!needs_packing(step)) {  // bands are then for the threads alone
+            bool large = step.run_length() >= 4 * threads * run_max;
+            band = threads > 1 && large ? (step.out_height + 4 * threads - 1) / (4 * threads) : step.out_height;
+        }
+        bands = (step.out_height + band - 1) / band;
+        shares = std::clamp<int64_t>(threads == 1 ? 1 : (2 * threads + bands - 1) / bands, 1, step.segments());
     }
 };
 
-int64_t convolution_floats(const Step& step) {
-    int64_t image = step.pool ? step.rows * step.out_height * step.out_width : 0;
-    return slab_floats(step) + image;
+// Calls body for the runs of a band of `rows` output rows. Wide images are taken row by row: what the last vector of a row
+// repeats is less than what lies between rows, and all goes straight to its place.
+template <class Body>
+INLINE void over_runs(const Step& step, int64_t top, int64_t rows, Body body) {
+    bool by_row = step.pitch != step.out_width && step.out_width >= 6 * width;
+    int64_t lines = by_row ? rows : 1, length = by_row ? step.out_width : (rows - 1) * step.pitch + step.out_width;
+    int64_t vectors = (length + width - 1) / width, runs = (vectors + widest - 1) / widest;
+    bool straight = (by_row || step.pitch == step.out_width) && length >= width && step.activation <= relu;
+    for (int64_t line = 0; line < lines; ++line)
+        for (int64_t k = 0; k < runs; ++k) {
+            int64_t begin = vectors * k / runs, end = vectors * (k + 1) / runs;
+            int64_t at = begin * width, row = by_row ? line : at / step.pitch;
+            int64_t column = by_row ? at : at - row * step.pitch;
+            int64_t to = (top + row) * step.out_width + std::min(column, step.out_width);
+            body(end - begin, Run{(by_row ? line * step.pitch : 0) + at, std::min(end * width, length) - at, to, column,
+                                  straight});
+        }
 }
 
-// `scratch` has room for convolution_floats. Returns whether there was enough memory.
-bool convolve(const Step& step, const float* x, const float* residual, float* y, float* scratch, int threads) {
+// The pixels of the next run of all channels, which no processor foresees: they stand in as many places as channels.
+INLINE void expect_run(const Step& step, const float* slab, const Run& run) {
+    for (int64_t c = 0; c < step.inputs; ++c)
+        for (int64_t k = 0; k < run.count; k += 16)
+            __builtin_prefetch(slab + c * step.plane() + run.first + run.count + k, 0, 2);
+}
+
+int64_t image_floats(const Step& step) { return step.pool ? step.rows * step.out_height * step.out_width : 0; }
+
+// `image` has room for image_floats. Returns whether there was enough memory.
+bool convolve(const Step& step, const float* x, const float* residual, float* y, float* image, int threads) {
     if (step.weights() * step.run_length() < parallel_min) threads = 1;
     Pieces pieces(step, threads);
     bool packs = needs_packing(step), whole = true;
-    float* image = scratch + slab_floats(step);
     float* out = step.pool ? image : y;
-    const float* slab = packs ? scratch : x;
     auto piece = [&](int64_t k) {
-        int64_t run = k / pieces.shares, share = k % pieces.shares;
-        int64_t begin = pieces.vectors * run / pieces.runs, end = pieces.vectors * (run + 1) / pieces.runs;
-        int64_t first = begin * width, count = std::min(end * width, step.run_length()) - first;
-        float* staged = staged_of_thread.take(step.segment * run_max);
+        int64_t top = k / pieces.shares * pieces.band, rows = std::min(pieces.band, step.out_height - top);
+        int64_t share = k % pieces.shares;
+        int64_t from = step.cut(share, pieces.shares), to = step.cut(share + 1, pieces.shares);
+        float* staged = staged_of_thread.take(step.segment * run_max + slab_floats(step));
         if (!staged) return false;
+        float* packed = staged + step.segment * run_max;
+        for (int64_t c = 0; packs && c < step.inputs; ++c) pack_channel(step, x, c, top, packed);
+        const float* slab = packs ? packed : x + top * step.pitch;
         with_types(step, [&](auto places, auto values) {
-            with_vectors(end - begin, [&](auto vectors) {
-                for (int64_t s = step.cut(share, pieces.shares); s < step.cut(share + 1, pieces.shares); ++s)
-                    convolve_run<vectors()>(step, places, values, slab, first, count, s, staged, residual, out);
+            over_runs(step, top, rows, [&](int64_t vectors, const Run& run) {
+                if (!packs) expect_run(step, slab, run);
+                with_vectors(vectors, [&](auto n) {
+                    for (int64_t s = from; s < to; ++s)
+                        convolve_run<n()>(step, places, values, slab, run, s, staged, residual, out);
+                });
             });
         });
         return true;
     };
     auto pool = [&](int64_t r) {
-        const float* from = image + r * step.out_height * step.out_width;
         auto by = step.pool == 2 && step.pool_stride == 2 ? pool_channel_by_two : pool_channel;
-        by(step, from, y + r * step.pooled_height * step.pooled_width);
+        by(step, image + r * step.out_height * step.out_width, y + r * step.pooled_height * step.pooled_width);
     };
     if (threads == 1) {
-        for (int64_t c = 0; packs && c < step.inputs; ++c) pack_channel(step, x, c, scratch);
-        for (int64_t k = 0; k < pieces.runs * pieces.shares; ++k) whole &= piece(k);
+        for (int64_t k = 0; k < pieces.bands * pieces.shares; ++k) whole &= piece(k);
         for (int64_t r = 0; step.pool && r < step.rows; ++r) pool(r);
         return whole;
     }
-    if (packs) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t c = 0; c < step.inputs; ++c) pack_channel(step, x, c, scratch);
-    }
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) reduction(&& : whole)
-    for (int64_t k = 0; k < pieces.runs * pieces.shares; ++k) {
+    for (int64_t k = 0; k < pieces.bands * pieces.shares; ++k) {
         NoDenormals guard;
         whole = piece(k) && whole;
     }
@@ -586,14 +621,16 @@ void unpack_panel(const float* panel, int64_t stride, int64_t samples, int64_t l
     }
 }
 
-// Segments `from` to `to` of a linear layer, on a panel.
+// Segments `from` to `to` of a linear layer, on one or more panels: the weights of a block are read from memory once, and
+// from the cache for all panels but the first.
 template <int vectors, class Place, class Values>
-INLINE void multiply_panel(const Step& step, const Place* places, Values values, const float* in, int64_t from, int64_t to,
-                           float* out) {
+INLINE void multiply_panels(const Step& step, const Place* places, Values values, const float* panels, int64_t count,
+                            int64_t from, int64_t to, float* results) {
     constexpr int64_t lanes = vectors * width;
-    for (int64_t s = from; s < to; ++s)
-        for (int64_t b = 0; b < step.blocks; ++b) {
-            const float* base = in + b * step.block * lanes;
+    for (int64_t piece = from * step.blocks * count; piece < to * step.blocks * count; ++piece) {
+            int64_t s = piece / count / step.blocks, b = piece / count % step.blocks, p = piece % count;
+            const float* base = panels + (p * step.inputs + b * step.block) * lanes;
+            float* out = results + p * step.rows * lanes;
             bool begins = b == 0, ends = b + 1 == step.blocks;
             over_rows(step, s, b, [&](int64_t r, int64_t begin, int64_t end) __attribute__((always_inline)) {
                 if (!begins && !ends && begin == end) return;
@@ -655,10 +692,9 @@ struct Room {
     int64_t all() const { return 2 * features + padded; }
 };
 
-// Takes `samples` samples through the chain. One of a single linear layer does its segments `from` to `to` only.
+// Takes a panel of `samples` samples through a chain.
 template <int vectors>
-void run_panel(const Step* steps, int64_t count, const float* x, int64_t samples, int64_t from, int64_t to, float* y,
-               float* scratch) {
+void run_panel(const Step* steps, int64_t count, const float* x, int64_t samples, float* y, float* scratch) {
     constexpr int64_t lanes = vectors * width;
     Room room(steps, count);
     float *in = scratch, *out = in + room.features * lanes, *padded = out + room.features * lanes;
@@ -667,8 +703,7 @@ void run_panel(const Step* steps, int64_t count, const float* x, int64_t samples
         const Step& step = steps[k];
         with_types(step, [&](auto places, auto values) {
             if (step.kind == linear) {
-                multiply_panel<vectors>(step, places, values, in, count == 1 ? from : 0,
-                                        count == 1 ? to : step.segments(), out);
+                multiply_panels<vectors>(step, places, values, in, 1, 0, step.segments(), out);
                 return;
             }
             bool pads = step.pad_y || step.pad_x;
@@ -677,10 +712,25 @@ void run_panel(const Step* steps, int64_t count, const float* x, int64_t samples
         });
         std::swap(in, out);
     }
-    const Step& end = steps[count - 1];
-    bool part = count == 1 && end.kind == linear;
-    unpack_panel(in, end.features_out(), samples, lanes, part ? from * end.segment : 0,
-                 part ? std::min(to * end.segment, end.rows) : end.features_out(), y);
+    int64_t features = steps[count - 1].features_out();
+    unpack_panel(in, features, samples, lanes, 0, features, y);
+}
+
+// Takes `samples` samples, several panels of them, through segments `from` to `to` of a linear layer.
+template <int vectors>
+void run_layer(const Step& step, const float* x, int64_t samples, int64_t from, int64_t to, float* y, float* scratch) {
+    constexpr int64_t lanes = vectors * width;
+    int64_t panels = (samples + lanes - 1) / lanes;
+    float *in = scratch, *out = in + panels * step.inputs * lanes;
+    auto own = [&](int64_t p) { return std::min(lanes, samples - p * lanes); };
+    for (int64_t p = 0; p < panels; ++p)
+        pack_panel(x + p * lanes * step.inputs, step.inputs, own(p), lanes, in + p * step.inputs * lanes);
+    with_types(step, [&](auto places, auto values) {
+        multiply_panels<vectors>(step, places, values, in, panels, from, to, out);
+    });
+    for (int64_t p = 0; p < panels; ++p)
+        unpack_panel(out + p * step.rows * lanes, step.rows, own(p), lanes, from * step.segment,
+                     std::min(to * step.segment, step.rows), y + p * lanes * step.rows);
 }
 
 // ---- both ----
@@ -694,7 +744,7 @@ int64_t largest_between(const Step* steps, int64_t count) {
 bool run_sample(const Step* steps, int64_t count, const float* x, const float* residual, float* y, int threads) {
     int64_t largest = largest_between(steps, count), extra = 0;
     for (int64_t k = 0; k < count; ++k)
-        if (steps[k].kind == convolution) extra = std::max(extra, convolution_floats(steps[k]));
+        if (steps[k].kind == convolution) extra = std::max(extra, image_floats(steps[k]));
     float* scratch = scratch_of_thread.take(2 * largest + extra + 1);
     if (!scratch) return false;
     float *in = scratch, *out = scratch + largest;
@@ -738,36 +788,58 @@ bool run_samples(const Step* steps, int64_t count, const float* x, const float* 
     return whole;
 }
 
+template <class Body>
+INLINE void with_panel(int64_t vectors, Body body) {
+    switch (vectors) {
+        case 1: return body(std::integral_constant<int, 1>());
+        case 2: return body(std::integral_constant<int, 2>());
+        case 4: return body(std::integral_constant<int, 4>());
+        default: return body(std::integral_constant<int, 8>());
+    }
+}
+
+// As many vectors as hold so many samples, if not more than `most`.
+int64_t vectors_for(int64_t samples, int64_t most) {
+    int64_t vectors = 1;
+    while (vectors < most && vectors * width < samples) vectors *= 2;
+    return vectors;
+}
+
 bool run_panels(const Step* steps, int64_t count, const float* x, int64_t batch, float* y, int64_t vectors, int threads) {
     int64_t in = steps[0].features_in(), features = steps[count - 1].features_out();
     if (work(steps, count) * batch < parallel_min) threads = 1;
-    // Panels stay as wide where there are fewer than threads: narrower ones add in another order.
-    int64_t lanes = vectors * width, panels = (batch + lanes - 1) / lanes;
+    vectors = vectors_for(batch, vectors);
     bool alone = count == 1 && steps[0].kind == linear;
-    int64_t shares = alone && panels < threads ? threads : 1;
+    // Pieces of work: shares of the batch, each of whole panels; and of a single layer with fewer panels than threads,
+    // shares of its rows.
+    int64_t panels = (batch + vectors * width - 1) / (vectors * width);
+    int64_t parts = alone ? std::min<int64_t>(panels, std::max<int64_t>(threads, (panels + most_panels - 1) / most_panels)) : panels;
+    int64_t shares = alone && panels < threads ? std::min<int64_t>(threads, steps[0].segments()) : 1;
     bool whole = true;
     auto piece = [&](int64_t k) {
-        int64_t first = k / shares * lanes, samples = std::min(lanes, batch - first);
-        int64_t from = steps[count - 1].cut(k % shares, shares), to = steps[count - 1].cut(k % shares + 1, shares);
-        int64_t needed = 1;
-        while (needed * width < samples) needed *= 2;
-        float* scratch = scratch_of_thread.take(Room(steps, count).all() * needed * width + 1);
+        int64_t part = k / shares, share = k % shares;
+        int64_t first = panels * part / parts * vectors * width;
+        int64_t samples = std::min(panels * (part + 1) / parts * vectors * width, batch) - first;
+        // Not by how many samples a thread has got: panels of other widths add in another order.
+        int64_t own = alone ? vectors : vectors_for(samples, vectors), lanes = own * width;
+        int64_t room = alone ? (steps[0].inputs + steps[0].rows) * ((samples + lanes - 1) / lanes) : Room(steps, count).all();
+        float* scratch = scratch_of_thread.take(room * lanes + 1);
         if (!scratch) return false;
-        auto with = [&](auto n) {
-            run_panel<n()>(steps, count, x + first * in, samples, from, to, y + first * features, scratch);
-        };
-        needed == 1   ? with(std::integral_constant<int, 1>())
-        : needed == 2 ? with(std::integral_constant<int, 2>())
-        : needed == 4 ? with(std::integral_constant<int, 4>())
-                      : with(std::integral_constant<int, 8>());
+        with_panel(own, [&](auto n) {
+            if (alone)
+                run_layer<n()>(steps[0], x + first * in, samples, steps[0].cut(share, shares),
+                               steps[0].cut(share + 1, shares), y + first * features, scratch);
+            else
+                run_panel<n()>(steps, count, x + first * in, samples, y + first * features, scratch);
+        });
         return true;
     };
     if (threads == 1) {
-        for (int64_t k = 0; k < panels * shares; ++k) whole &= piece(k);
+        for (int64_t k = 0; k < parts * shares; ++k) whole &= piece(k);
         return whole;
     }
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1) reduction(&& : whole)
-    for (int64_t k = 0; k < panels * shares; ++k) {
+    for (int64_t k = 0; k < parts * shares; ++k) {
         NoDenormals guard;
         whole = piece(k) && whole;
     }

@@ -51,6 +51,8 @@ def pages(tmp_path_factory):
     going_on = RunDirectory(Path(shutil.copytree(run.path, root / "going-on")))
     going_on.result.unlink()
     going_on.model.unlink()
+    log = going_on.journal("train").log
+    log.write_text(log.read_text().replace("fc2.weight", "<img src=x onerror=window.hacked=true>@x$y"))
     return {
         "one": write_page([run], root / "one.html"),
         "two": write_page([run, second], root / "two.html"),
@@ -167,6 +169,17 @@ def test_hovering_shows_values(open_page, chart, said):
     tip = page.locator(".bk-Tooltip", has_text=said).first
     tip.wait_for(state="visible")
     assert re.search(rf"{re.escape(said)}\D*\d", tip.evaluate("(tip) => tip.shadowRoot.textContent"))
+
+
+def test_a_name_that_is_markup_stays_a_name_when_hovered_over(open_page):
+    page = open_page("going on")
+    plot = page.locator("#chart-thresholds")
+    plot.scroll_into_view_if_needed()
+    box = plot.bounding_box()
+    for step in range(3):
+        page.mouse.move(box["x"] + 0.5 * box["width"] + step, box["y"] + 0.5 * box["height"])
+    page.locator(".bk-Tooltip", has_text="<img src=x onerror=window.hacked=true>@x$y").first.wait_for(state="visible")
+    assert page.evaluate("window.hacked") is None
 
 
 def test_hovering_over_a_published_point_names_its_source(open_page):

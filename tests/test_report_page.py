@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -21,20 +22,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secateur.cli import Compress, Prune, _job, main
+from secateur.experiments import reproduce
 from secateur.experiments.compress import Compression, compress, evaluate_file
 from secateur.experiments.job import Job, evaluate
 from secateur.experiments.presets import compression_preset, preset, preset_names
 from secateur.experiments.rundir import RunDirectory, RunError
-from secateur.report.gather import command, gather, name_in_model
-from secateur.report.literature import PUBLISHED
+from secateur.report.commands import command
+from secateur.report.gather import gather, name_in_model
+from secateur.report.literature import PAPER, PUBLISHED
 from secateur.sibling import SiblingConfig
 from secateur.train.loop import TrainConfig
 
 pytest.importorskip("bokeh", reason="the report extra is not installed")
 
-from secateur.report import charts
+from secateur.report import charts, weights
 from secateur.report.page import render_page, write_page
-from secateur.report.weights import look_at
 
 JOB = Job(network="lenet-300-100", data="digits", train=TrainConfig(epochs=3, fine_tune_epochs=1, rho=0.3, lr=3e-3))
 FEW = Compression(levels=6, bias_levels=15, quantize_epochs=1)
@@ -117,7 +119,7 @@ def test_every_layer_has_a_row_and_their_bytes_sum_up_to_the_file(finished, page
         row = layers[layer["name"]]
         assert row[column["weights"]] == f"{layer['weights']:,}"
         assert row[column["kept"]] == f"{layer['kept']:,}"
-        assert row[column["threshold"]] == f"{result['thresholds'][layer['name']][0]:.4f}"
+        assert row[column["threshold"]] == f"{result['thresholds'][layer['name']][0]:.4g}"
     sizes = [int(row[column["bytes"]].replace(",", "")) for row in rows]
     assert sum(sizes[:-1]) == sizes[-1] == file.packed.stat().st_size
 
@@ -130,6 +132,7 @@ def test_the_charts_have_every_epoch_with_its_step_and_the_terms_of_the_loss(pag
     assert list(loss)[3:] == ["task, L₀", "thresholds, L_t", "weight decay, L_wd"]
     assert loss["thresholds, L_t"][-1] is None  # after the cut there are none
     assert len(data["thresholds"]["columns"]["fc1.weight"]) == 3
+    assert data["values"]["columns"]["epoch"] == [1]
 
 
 def test_the_terms_of_the_loss_sum_up_to_it(finished):
@@ -153,7 +156,7 @@ def test_the_term_of_weight_decay_is_lambda_times_the_squares_of_the_weights(fin
 
 def test_a_histogram_counts_every_weight_before_and_those_left_after(finished):
     run = gather(finished)
-    for look in look_at(run).layers:
+    for look in weights.look_at(run).layers:
         assert look.before.sum() == look.layer.weights
         assert look.after.sum() == look.layer.kept
         assert len(look.edges) == len(look.before) + 1
@@ -163,11 +166,32 @@ def test_the_pattern_of_a_small_layer_has_a_pixel_for_every_weight(finished):
     from PIL import Image
 
     run = gather(finished)
-    layer = next(look for look in look_at(run).layers if look.layer.name == "fc3.weight")
+    layer = next(look for look in weights.look_at(run).layers if look.layer.name == "fc3.weight")
     with Image.open(io.BytesIO(base64.b64decode(layer.pattern.source.partition(",")[2]))) as image:
         opaque = torch.from_numpy(np.array(image.getchannel("A"))) > 0
-    weights = safetensors.torch.load_file(finished.model)["fc3.weight"]
-    assert torch.equal(opaque, weights != 0)
+    expected = safetensors.torch.load_file(finished.model)["fc3.weight"] != 0
+    assert torch.equal(opaque, expected)
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(copied):
+    layer = gather(copied).layers[0]
+    expected = safetensors.torch.load_file(copied.model)[layer.name]
+    with ExitStack() as files:
+        tensors = weights._open(copied.model, files, [])
+        other = copied.path / "other"
+        safetensors.torch.save_file({"another": torch.zeros(3), layer.name: torch.ones(layer.shape)}, other)
+        other.replace(copied.model)
+        assert torch.equal(torch.cat(list(tensors.pieces(layer))), expected)
+
+
+def test_weights_that_are_no_numbers_count_as_zero(copied):
+    state = safetensors.torch.load_file(copied.model)
+    state["fc3.weight"][0, :2] = torch.tensor([math.nan, math.inf])
+    left = int(state["fc3.weight"].nan_to_num(0, 0, 0).count_nonzero())
+    safetensors.torch.save_file(state, copied.model)
+    look = next(look for look in weights.look_at(gather(copied)).layers if look.layer.name == "fc3.weight")
+    assert look.after.sum() == left
+    assert np.isfinite(look.edges).all()
 
 
 def test_the_page_is_one_small_file_that_names_no_other(page):
@@ -249,6 +273,14 @@ def test_every_published_point_has_a_source_an_error_and_a_size():
             assert re.search(r"\b20\d\d\b", point.source)
             assert 0 < point.error < 100
             assert point.kept > 0 or point.bytes > 0
+
+
+def test_the_papers_figures_are_those_of_its_table():
+    for network, row in reproduce.PAPER.items():
+        figures = PAPER[network]
+        assert row.ratio == f"{figures.ratio:g}×"
+        assert row.kept == f"{figures.kept / 1000:g}K"
+        assert float(row.change.replace("−", "-")) == figures.change
 
 
 def test_runs_on_the_papers_data_stand_beside_the_papers_figures(copied):

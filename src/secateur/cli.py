@@ -206,6 +206,31 @@ class Predict:
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Time a network sparse and dense, layer by layer, beside other engines and what this machine allows."""
+
+    source: Annotated[
+        tyro.conf.Positional[str],
+        _named("NET_OR_FILE"),
+        Doc("a .cut file, the directory of a run, or a network by name, whose weights are then random"),
+    ]
+    batch: Annotated[tuple[int, ...], Doc("batch sizes")] = (1,)
+    threads: Annotated[int | None, Doc("CPU threads, instead of torch's own choice")] = None
+    repeats: Annotated[int, Doc("turns of each rival")] = 50
+    density: Annotated[float | None, Doc("share of random weights that is kept; 0.1 if not given")] = None
+    engines: Annotated[
+        tuple[str, ...], Doc("dense rivals: eager (always there), onnxruntime, compile (slow to start)")
+    ] = (
+        "eager",
+        "onnxruntime",
+    )
+    run: Annotated[Path | None, Doc("the run that a file belongs to: the result is written there, as speed.json")] = (
+        None
+    )
+    json: Annotated[bool, Doc("print JSON and nothing else")] = False
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return 0, 1 for a failure, 2 for wrong usage."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -623,6 +648,49 @@ def _predict(words: list[str]) -> int:
     return 1 if failures else 0
 
 
+def _bench(words: list[str]) -> int:
+    from secateur.experiments.speed import require_subject, subject, write_speed
+    from secateur.measure import dense_bytes
+    from secateur.measure.engines import ENGINES
+    from secateur.report.speed import print_batch, print_limits, print_subject
+    from secateur.run.bench import LEAST_REPEATS, bench
+
+    chosen = _parse(Bench, words)
+    with _Usage():
+        require_subject(chosen.source, density=chosen.density, run=chosen.run)
+        if not chosen.batch:
+            raise ValueError("batch needs at least one size, got none")
+        _require_at_least(1, batch=min(chosen.batch))
+        _require_at_least(1, threads=chosen.threads)
+        _require_at_least(LEAST_REPEATS, repeats=chosen.repeats)
+        for engine in chosen.engines:
+            require_one_of("engine", engine, ENGINES)
+    what = subject(chosen.source, density=chosen.density, run=chosen.run)
+    console = Console(stderr=chosen.json)
+    if not chosen.json:
+        print_subject(console, what.source, what.network, what.density, chosen.repeats)
+    weight = dense_bytes(what.model)
+    found = bench(
+        what.model,
+        what.sample_shape,
+        network=what.network,
+        density=what.density,
+        batches=chosen.batch,
+        threads=chosen.threads,
+        repeats=chosen.repeats,
+        engines=chosen.engines,
+        observe=None if chosen.json else lambda speed: print_batch(console, speed, weight),
+    )
+    if chosen.json:
+        print(found.to_json())
+    else:
+        print_limits(console, found)
+    if what.directory is not None:
+        path = write_speed(what.directory, found)
+        console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
+    return 0
+
+
 def _bytes(gigabytes: float) -> int:
     with _Usage():
         if not 0 < gigabytes < 1 << 20:
@@ -644,6 +712,7 @@ _COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "verify": _verify,
     "sizes": _sizes,
     "predict": _predict,
+    "bench": _bench,
 }
 _DESCRIBED = {
     "compress": Compress,
@@ -659,6 +728,7 @@ _DESCRIBED = {
     "verify": Verify,
     "sizes": Sizes,
     "predict": Predict,
+    "bench": Bench,
 }
 _INTERRUPTED = {
     "compress": "interrupted; the run is kept: the same command with --resume goes on with it",

@@ -40,7 +40,7 @@ _PRESETS: Mapping[str, Mapping[str, tuple[SiblingConfig, TrainConfig]]] = {
     },
     "best-augmented": {
         "lenet-300-100": (SiblingConfig(alpha=50), replace(_AUGMENTED, rho=0.046)),
-        "lenet-5": (SiblingConfig(alpha=50), replace(_AUGMENTED, epochs=40, fine_tune_epochs=30, rho=0.10)),
+        "lenet-5": (SiblingConfig(alpha=50), replace(_AUGMENTED, epochs=40, fine_tune_epochs=30, rho=0.09)),
     },
 }
 

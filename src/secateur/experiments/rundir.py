@@ -110,6 +110,7 @@ _FIELDS = {
     "result.json": ("job", "prunable", "kept", "layers", "parameters", "parameters_kept", "validation", "seconds"),
     "test.json": ("error", "test_images"),
     "file.json": ("job", "compression", "bytes", "fp32_bytes", "validation"),
+    "speed.json": ("dense_ms", "sparse_ms", "batch", "threads", "layers"),
 }
 
 

@@ -6,19 +6,19 @@ to stand out by 3 : 1 or more from a white page and from a dark one alike.
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from bokeh.embed import json_item
-from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, NumeralTickFormatter, Range1d, SingleIntervalTicker
 from bokeh.models.annotations import BoxAnnotation, Label, Span
-from bokeh.models.renderers import DataRenderer
 from bokeh.plotting import figure
 
-from secateur.report.gather import Epoch, Error, Run
-from secateur.report.literature import PAPER, Published, published
+from secateur.report.facts import Epoch, Error, Run
+from secateur.report.literature import Published, published, reference
 from secateur.report.weights import LayerLook
 
 COLOURS = ("#0b7ac8", "#d55e00", "#00936b", "#a663cc", "#b07d00", "#c2477f", "#0e8f9e", "#7d8590")
@@ -91,6 +91,26 @@ def loss_chart(run: Run) -> Chart | None:
     return _history_chart(run, "loss", "Loss terms", "loss", columns, note=note)
 
 
+def values_chart(run: Run) -> Chart | None:
+    """Draw the error while the few values of the newest file were trained, and what the file would have had."""
+    history = run.files[0].history if run.files else ()
+    if not any(math.isfinite(epoch.error) for epoch in history):
+        return None
+    epochs, errors = [epoch.epoch for epoch in history], [epoch.error for epoch in history]
+    coded = [epoch.coded_bytes for epoch in history]
+    plot = _figure("epoch", "error on validation images, %")
+    plot.xaxis.ticker = SingleIntervalTicker(interval=math.ceil(len(epochs) / 10), num_minor_ticks=0)
+    source = ColumnDataSource({"x": epochs, "y": errors, "bytes": coded})
+    line = plot.line("x", "y", source=source, color=COLOURS[0], line_width=2)
+    plot.scatter("x", "y", source=source, color=COLOURS[0], size=6)
+    _hover(plot, [("epoch", "@x"), ("error %", "@y{0.00}"), ("bytes, estimated", "@bytes{0,0}")], [line], mode="vline")
+    title = "Shared values"
+    columns: dict[str, Column] = {"epoch": epochs, "error %": errors, "bytes, estimated": coded}
+    words = _in_words(f"{title}, after the cut,", {"error %": errors, "bytes, estimated": coded})
+    note = f"After the cut, for the file {run.files[0].name}: the values that weights share are trained."
+    return Chart("values", title, words, _item(plot), columns, note=note)
+
+
 def _history_chart(
     run: Run,
     name: str,
@@ -138,10 +158,10 @@ def _history_chart(
     _mark_phases(plot, run)
     place = [("phase", "@phase, epoch @epoch")] + ([("step", "@x{0,0}")] if run.counts_steps else [])
     if len(series) <= _MOST_NAMES:
-        tips = place + [(key, f"@y{number}{{0,0.0000}}") for number, key in enumerate(series)]
-        plot.add_tools(HoverTool(renderers=[lines[0]], mode="vline", tooltips=tips))
+        tips = place + [(key, f"@y{number}{{%.5g}}") for number, key in enumerate(series)]
+        _hover(plot, tips, [lines[0]], mode="vline", formatters={f"@y{each}": "printf" for each in range(len(series))})
     else:
-        plot.add_tools(HoverTool(mode="mouse", tooltips=[("", "$name"), *place, (label, "$y{0,0.0000}")]))
+        _hover(plot, [("", "$name"), *place, (label, "$y{%.5g}")], lines, formatters={"$y": "printf"})
     return Chart(name, title, _in_words(title, series), _item(plot), columns, _shortened(legend), note)
 
 
@@ -230,7 +250,7 @@ def histogram_chart(look: LayerLook, number: int) -> Chart:
             _mark_threshold(plot, sign, layer.thresholds)
         columns["threshold"] = [layer.threshold] + [None] * (len(edges) - 2)
     tips = [("weight", "@left{0.000} … @right{0.000}")] + [(name, f"@{{{name}}}{{0,0}}") for name, *_ in shown]
-    plot.add_tools(HoverTool(renderers=[bars[0]], mode="vline", tooltips=tips))
+    _hover(plot, tips, [bars[0]], mode="vline")
     words = f"Histogram of the {layer.weights:,} weights of {layer.name}, from {edges[0]:.3g} to {edges[-1]:.3g}"
     if layer.thresholds:
         several = f", {len(layer.thresholds)} thresholds of mean" if len(layer.thresholds) > 1 else ", threshold"
@@ -260,7 +280,7 @@ def comparison_chart(runs: Sequence[Run], name: str, title: str, label: str) -> 
     everything = [value for run in drawn for value in values[id(run)]]
     plot = _figure("step" if in_steps else "epoch", label, y_axis_type=_scale(everything))
     columns: dict[str, list[float | int | str | None]] = {"run": [], "phase": [], "epoch": [], "step": [], title: []}
-    legend = []
+    lines, legend = [], []
     for number, run in enumerate(drawn):
         x = [epoch.step for epoch in run.history] if in_steps else list(range(1, len(run.history) + 1))
         step = math.ceil(len(x) * len(drawn) / (4 * _MOST_POINTS))
@@ -275,7 +295,7 @@ def comparison_chart(runs: Sequence[Run], name: str, title: str, label: str) -> 
         )
         colour, dash = _style(number)
         key = letter(runs.index(run))
-        plot.line("x", "y", source=source, color=colour, line_dash=dash, line_width=2, name=f"run {key}")
+        lines.append(plot.line("x", "y", source=source, color=colour, line_dash=dash, line_width=2, name=f"run {key}"))
         legend.append(Key(key, colour, dash))
         for index in chosen:
             columns["run"].append(key)
@@ -283,8 +303,7 @@ def comparison_chart(runs: Sequence[Run], name: str, title: str, label: str) -> 
             columns["epoch"].append(run.history[index].epoch)
             columns["step"].append(run.history[index].step or None)
             columns[title].append(values[id(run)][index])
-    tips = [("run", "$name"), ("phase", "@phase, epoch @epoch"), (title, "@y{0,0.00}")]
-    plot.add_tools(HoverTool(mode="mouse", tooltips=tips))
+    _hover(plot, [("", "$name"), ("phase", "@phase, epoch @epoch"), (title, "@y{0,0.00}")], lines)
     ends = "; ".join(f"run {letter(runs.index(run))} ends at {values[id(run)][-1]:.4g}" for run in drawn)
     words = f"{title} of {len(drawn)} runs against steps: {ends}."
     return Chart(f"compare-{name}", title, words, _item(plot), columns, _shortened(legend))
@@ -317,7 +336,7 @@ def pareto_chart(runs: Sequence[Run], size: Size, network: str, data: str) -> Ch
     if marks:
         _draw_marks(plot, marks, size)
         legend.append(Key("published", COLOURS[1], "diamond"))
-    paper = PAPER.get(network) if data in ("mnist", "imagenet") else None
+    paper = reference(network, data)
     if size == "kept" and paper is not None:
         _mark(plot, paper.kept, "dotted")
         others = [*(point.size for point in points), *(mark.kept for mark in marks)]
@@ -333,7 +352,7 @@ def pareto_chart(runs: Sequence[Run], size: Size, network: str, data: str) -> Ch
         sizes, errors = [point.size for point in front], [point.error for point in front]
         plot.step(sizes, errors, mode="after", line_width=2, color=COLOURS[0])
         legend.append(Key(f"Pareto curve, {front[0].images} images", COLOURS[0], "solid"))
-    dots: list[DataRenderer] = []
+    dots = []
     for images, fill in (("test", 1.0), ("validation", 0.0)):
         chosen = [point for point in points if point.images == images]
         if chosen:
@@ -352,7 +371,7 @@ def pareto_chart(runs: Sequence[Run], size: Size, network: str, data: str) -> Ch
             legend.append(Key(f"{whose}, {images} images", COLOURS[0], "dot" if fill else "ring"))
     unit = {"kept": "weights kept", "bytes": "bytes"}[size]
     tips = [("run", "@run"), (unit, "@x{0,0}"), ("error", "@y{0.00} % on @images images"), ("", "@what")]
-    plot.add_tools(HoverTool(renderers=dots, tooltips=tips))
+    _hover(plot, tips, dots)
     title = {"kept": "Error against weights kept", "bytes": "Error against bytes"}[size]
     columns: dict[str, Column] = {
         "who": [*(f"run {point.run}" for point in points), *(mark.method for mark in marks)],
@@ -368,6 +387,8 @@ def pareto_chart(runs: Sequence[Run], size: Size, network: str, data: str) -> Ch
         f"{best.error:.2f} % at {best.size:,.0f} {unit}, the smallest has {least.size:,.0f} at {least.error:.2f} %."
     )
     note = "Filled: error on test images, as in the literature. Hollow: on validation images only."
+    if marks:
+        note += f" Published: {'; '.join(dict.fromkeys(mark.source for mark in marks))}."
     return Chart(
         f"pareto-{size}-{network}-{data}", f"{title}, {network}", words, _item(plot), columns, tuple(legend), note
     )
@@ -420,12 +441,23 @@ def _draw_marks(plot: figure, marks: Sequence[Published], size: Size) -> None:
     drawn = plot.scatter("x", "y", source=source, size=9, marker="diamond", fill_alpha=0.4, color=COLOURS[1])
     unit = {"kept": "weights kept", "bytes": "bytes"}[size]
     tips = [("", "@method"), (unit, "@x{0,0}"), ("error", "@y{0.00} %"), ("source", "@source")]
-    plot.add_tools(HoverTool(renderers=[drawn], tooltips=tips))
+    _hover(plot, tips, [drawn])
 
 
 def letter(number: int) -> str:
     """Name a run of a comparison: A to Z, then A2 and so on."""
     return chr(ord("A") + number % 26) + (str(number // 26 + 1) if number >= 26 else "")
+
+
+def _hover(plot: figure, rows: Sequence[tuple[str, str]], renderers: Sequence[Any], **options: Any) -> None:
+    """Show rows of a name and a value at the pointer, in the page's colours: Bokeh's own are too pale to read."""
+    names = [html.escape(name).replace("@", "&#64;").replace("$", "&#36;") for name, _ in rows]
+    cells = "".join(
+        f'<span style="color: var(--muted)">{name}</span><span>{value}</span>'
+        for name, (_, value) in zip(names, rows, strict=True)
+    )
+    tips = f'<div style="display: grid; grid-template-columns: auto auto; gap: 0 0.8em">{cells}</div>'
+    plot.add_tools(HoverTool(renderers=list(renderers), tooltips=tips, **options))
 
 
 def _figure(x: str, y: str, *, height: int = 280, **options: Any) -> figure:
@@ -451,7 +483,7 @@ def _figure(x: str, y: str, *, height: int = 280, **options: Any) -> figure:
             minor_tick_line_color=None,
         )
     plot.xaxis.formatter = NumeralTickFormatter(format="0,0.[000]")
-    plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[0000]")
+    plot.yaxis.formatter = NumeralTickFormatter(format="0,0.[00000000]")
     plot.xgrid.grid_line_color = None
     return plot
 
@@ -466,6 +498,8 @@ def _in_words(title: str, series: Mapping[str, Sequence[float]]) -> str:
     parts = []
     for name, values in list(series.items())[:_MOST_NAMES]:
         finite = [value for value in values if math.isfinite(value)]
+        if not finite:
+            continue
         parts.append(f"{name} from {finite[0]:.4g} to {finite[-1]:.4g}, lowest {min(finite):.4g}")
     more = f"; and {len(series) - _MOST_NAMES} more" if len(series) > _MOST_NAMES else ""
     return f"{title} against steps: {'; '.join(parts)}{more}."

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,165 +15,15 @@ import safetensors
 from secateur.encode import FormatError, open_archive
 from secateur.experiments.compress import Compression
 from secateur.experiments.job import Job
-from secateur.experiments.presets import compression_preset, preset, preset_names
 from secateur.experiments.rundir import RunDirectory, RunError
+from secateur.report.commands import command, dense_job
+from secateur.report.facts import Dense, Epoch, Error, Layer, PackedFile, Run, Speed
 from secateur.train.loop import Phase
 
 Found = TypeVar("Found")
 
 # What a file that is damaged, or that another program wrote, may raise when it is taken for ours.
 _DAMAGES = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Epoch:
-    """A line of a log. Steps count from the beginning of the run; 0 where an older log does not tell them."""
-
-    phase: Phase
-    epoch: int
-    step: int
-    error: float = math.nan
-    sibling_error: float = math.nan
-    ratio: float = math.nan
-    kept: Mapping[str, int] = field(default_factory=dict)
-    thresholds: Mapping[str, float] = field(default_factory=dict)
-    loss: float = math.nan
-    loss_terms: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layer:
-    """A prunable tensor: what there was, what is left, and by which thresholds."""
-
-    name: str
-    shape: tuple[int, ...]
-    weights: int
-    kept: int
-    thresholds: tuple[float, ...] = ()
-
-    @property
-    def threshold(self) -> float:
-        """The mean of its thresholds; NaN where it has none."""
-        return sum(self.thresholds) / len(self.thresholds) if self.thresholds else math.nan
-
-
-@dataclass(frozen=True, kw_only=True)
-class Error:
-    """An error rate in percent, and on which images."""
-
-    percent: float
-    images: str  # "test" or "validation"
-    count: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackedFile:
-    """A .cut file made out of the run."""
-
-    name: str
-    bytes: int
-    dense_bytes: int
-    error: Error
-    steps: Mapping[str, float]  # validation error after each step on the way
-    settings: Mapping[str, Any]
-    compression: Compression | None  # None: settings of another version
-    tensor_bytes: Mapping[str, int]
-    history: tuple[Epoch, ...]
-
-    @property
-    def ratio(self) -> float:
-        """How many times as many bytes 32-bit floats would take."""
-        return self.dense_bytes / self.bytes if self.bytes else math.inf
-
-
-@dataclass(frozen=True, kw_only=True)
-class Speed:
-    """Milliseconds of a call, dense and sparse, of the network and of its layers."""
-
-    dense_ms: float
-    sparse_ms: float
-    batch: int
-    threads: int
-    layers: Mapping[str, tuple[float, float]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dense:
-    """The dense reference: errors of the run with the same seed, or else the mean over other seeds."""
-
-    test: float
-    validation: float
-    seeds: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """Everything a page shows of a run, weights excepted."""
-
-    directory: RunDirectory
-    settings: Mapping[str, Any]  # of the job, as it was written
-    job: Job | None  # None: settings of another version
-    state: str
-    problems: tuple[str, ...]
-    layers: tuple[Layer, ...]
-    history: tuple[Epoch, ...]
-    counts_steps: bool
-    errors: tuple[Error, ...]  # test first
-    forms: Mapping[str, float]  # error of each form of the network, on the images of the first error
-    parameters: int
-    parameters_kept: int
-    files: tuple[PackedFile, ...]  # newest first
-    speed: Speed | None
-    dense: Dense | None
-    seconds: Mapping[str, float]
-    facts: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        """The name of its directory."""
-        return self.directory.path.resolve().name
-
-    @property
-    def network(self) -> str:
-        """The network's name."""
-        return str(self.settings.get("network", "an unknown network"))
-
-    @property
-    def data(self) -> str:
-        """The data set's name."""
-        return str(self.settings.get("data", "unknown data"))
-
-    @property
-    def seed(self) -> object:
-        """The seed."""
-        return self.settings.get("seed", "unknown")
-
-    @property
-    def weights(self) -> int:
-        """The number of prunable weights."""
-        return sum(layer.weights for layer in self.layers)
-
-    @property
-    def kept(self) -> int:
-        """How many of them are not zero."""
-        return sum(layer.kept for layer in self.layers)
-
-    @property
-    def ratio(self) -> float:
-        """All ÷ kept."""
-        if not self.layers:
-            return self.history[-1].ratio if self.history else math.nan
-        return self.weights / self.kept if self.kept else math.inf
-
-    @property
-    def error(self) -> Error | None:
-        """The error on test images, or else on validation images."""
-        return self.errors[0] if self.errors else None
-
-    @property
-    def is_pruned(self) -> bool:
-        """Whether the run was to prune."""
-        return bool(self.settings.get("method", "prune") == "prune")
 
 
 def gather(directory: RunDirectory) -> Run:
@@ -393,6 +242,7 @@ def _epoch(record: Mapping[str, Any], phase: Phase) -> Epoch:
         thresholds=_numbers(record.get("thresholds", {})),
         loss=float(record.get("loss", math.nan)),
         loss_terms=_numbers(record.get("loss_terms", {})),
+        coded_bytes=float(record.get("coded_bytes", math.nan)),
     )
 
 
@@ -526,12 +376,6 @@ def _compression(settings: Mapping[str, Any]) -> Compression | None:
         return None
 
 
-def dense_job(job: Job) -> Job:
-    """Return the dense reference of a job: the same optimizer, schedule, decay and number of epochs in all."""
-    epochs = job.train.epochs + job.train.fine_tune_epochs
-    return replace(job, method="dense", train=replace(job.train, epochs=epochs, fine_tune_epochs=0))
-
-
 def _dense(job: Job, directory: RunDirectory) -> Dense | None:
     """Return the errors of the dense reference among the runs beside this one."""
     if job.method == "dense":
@@ -563,44 +407,3 @@ def _errors(directory: RunDirectory) -> tuple[float, float] | None:
     if test is None and outcome is None:
         return None
     return test.percent if test else math.nan, outcome.forms["final"] if outcome else math.nan
-
-
-def command(job: Job, *, to_file: bool = False, compression: Compression | None = None) -> str:
-    """Return the shortest command that repeats a job, or makes a file out of it: as its preset does, or as told."""
-    if job.method == "han2015":
-        return shlex.join(["secateur", "reproduce", "rival", "--networks", job.network, "--seeds", str(job.seed + 1)])
-
-    def flags(name: str) -> list[str]:
-        start = preset(name, job.network)
-        found = [] if name == "paper" else ["--preset", name]
-        pairs: list[tuple[Any, Any]] = [(start.sibling, job.sibling), (start.train, job.train)]
-        if to_file and compression is not None:
-            pairs.append((compression_preset(name), compression))
-        for before, after in pairs:
-            for entry in fields(before):
-                value = getattr(after, entry.name)
-                if value != getattr(before, entry.name):
-                    found += _flag(entry.name, value)
-        return found
-
-    shortest = min((flags(name) for name in preset_names() if _has_preset(name, job.network)), key=len)
-    data = [] if job.data == "mnist" else ["--data", job.data]
-    seed = [] if job.seed == 0 else ["--seed", str(job.seed)]
-    dense = ["--dense"] if job.method == "dense" and not to_file else []
-    verb = "compress" if to_file else "prune"
-    return shlex.join(["secateur", verb, job.network, *data, *shortest, *seed, *dense])
-
-
-def _has_preset(name: str, network: str) -> bool:
-    try:
-        preset(name, network)
-    except ValueError:
-        return False
-    return True
-
-
-def _flag(name: str, value: object) -> list[str]:
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", repr(value) if isinstance(value, float) else str(value)]

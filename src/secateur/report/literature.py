@@ -92,6 +92,11 @@ PUBLISHED: Mapping[tuple[str, str], tuple[Published, ...]] = {
 }
 
 
+def reference(network: str, data: str) -> Reference | None:
+    """Return the paper's figures for a network, if it is on the paper's data."""
+    return PAPER.get(network) if data == ("imagenet" if network == "alexnet" else "mnist") else None
+
+
 def published(network: str, data: str) -> tuple[Published, ...]:
     """Return what is known of a network on a data set."""
     return PUBLISHED.get((network, data), ())

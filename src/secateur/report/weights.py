@@ -10,8 +10,10 @@ import io
 import json
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +23,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from secateur import models
-from secateur.report.gather import Layer, Run, name_in_model
+from secateur.report.facts import Layer, Run
+from secateur.report.gather import name_in_model
 
 _BINS = 121  # odd: zero lies in the middle of one
 _PIECE = 1 << 22  # elements read at a time
@@ -67,44 +70,47 @@ class Look:
 def look_at(run: Run, *, most_layers: int = _MOST_LAYERS) -> Look:
     """Read the weights of a run, before the cut from its checkpoint and after it from the finished model."""
     problems: list[str] = []
-    before = _open(run.directory.journal("train").checkpoint, problems)
-    after = _open(run.directory.model, problems)
     chosen = sorted(run.layers, key=lambda layer: -layer.weights)[:most_layers]
     # In a page of many layers each gets less room.
     size = (320, 800) if len(chosen) <= 4 else (200, 400)
     looks, filters = [], []
-    try:
-        for layer in (layer for layer in run.layers if layer in chosen and layer.weights):
-            look = _look_at_layer(layer, before, after, size)
-            if look is not None:
-                looks.append(look)
-        filters = _filters(run, before, after)
-    except (safetensors.SafetensorError, RuntimeError, ValueError, OSError) as error:
-        problems.append(f"weights could not be read: {str(error).splitlines()[0][:120]}")
+    with ExitStack() as files:
+        before = _open(run.directory.journal("train").checkpoint, files, problems)
+        after = _open(run.directory.model, files, problems)
+        try:
+            for layer in (layer for layer in run.layers if layer in chosen and layer.weights):
+                look = _look_at_layer(layer, before, after, size)
+                if look is not None:
+                    looks.append(look)
+            filters = _filters(run, before, after)
+        except (RuntimeError, ValueError, OSError) as error:
+            problems.append(f"weights could not be read: {str(error).splitlines()[0][:120]}")
     return Look(tuple(looks), len(run.layers) - len(chosen), tuple(filters), tuple(problems))
 
 
 class _Tensors:
     """The tensors of a safetensors file by the name that they have in the model, read in pieces.
 
-    Read, not mapped: the pages of a mapped file stay in memory, and large models would be there whole in the end.
+    Read, not mapped: the pages of a mapped file stay in memory, and large models would be there whole in the end. And
+    from one open file: a training that goes on puts another in its place.
     """
 
-    def __init__(self, path: Path) -> None:
-        with safetensors.safe_open(path, framework="pt"):
-            pass  # the library has checked the header: every tensor lies within the file
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(length))
+    def __init__(self, file: BinaryIO) -> None:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
         header.pop("__metadata__", None)
-        self._path, self._start = path, 8 + length
+        self._file, self._start, self._size = file, 8 + length, file.seek(0, io.SEEK_END)
         is_checkpoint = any(key.startswith("model:") for key in header)
         self._entries = {name_in_model(key) if is_checkpoint else key: entry for key, entry in header.items()}
 
     def has(self, layer: Layer) -> bool:
         """Tell whether the layer's weight is there, in the shape that it should have."""
         entry = self._entries.get(layer.name)
-        return entry is not None and tuple(entry["shape"]) == layer.shape and entry["dtype"] in _DTYPES
+        if entry is None or tuple(entry["shape"]) != layer.shape or entry["dtype"] not in _DTYPES:
+            return False
+        begin, end = entry["data_offsets"]
+        lies_within = begin >= 0 and self._start + end <= self._size
+        return bool(lies_within and end - begin == layer.weights * _DTYPES[entry["dtype"]].itemsize)
 
     def rows(self, layer: Layer, start: int, stop: int) -> Tensor:
         """Return some rows of the weight as a matrix of 32-bit floats, what is not finite as zero."""
@@ -122,10 +128,9 @@ class _Tensors:
         entry, columns = self._entries[layer.name], layer.weights // layer.shape[0]
         dtype = _DTYPES[entry["dtype"]]
         buffer = bytearray((stop - start) * columns * dtype.itemsize)
-        with self._path.open("rb") as file:
-            file.seek(self._start + entry["data_offsets"][0] + start * columns * dtype.itemsize)
-            if file.readinto(buffer) < len(buffer):
-                raise OSError(f"{self._path.name} became shorter while it was read")
+        self._file.seek(self._start + entry["data_offsets"][0] + start * columns * dtype.itemsize)
+        if self._file.readinto(buffer) < len(buffer):  # type: ignore[attr-defined]  # BinaryIO does not know of it
+            raise OSError("the file became shorter while it was read")
         return torch.frombuffer(buffer, dtype=dtype).reshape(stop - start, columns).to(torch.float32)
 
 
@@ -135,12 +140,14 @@ def _largest(matrix: Tensor) -> float:
     return float(torch.maximum(-low, high))
 
 
-def _open(path: Path, problems: list[str]) -> _Tensors | None:
+def _open(path: Path, files: ExitStack, problems: list[str]) -> _Tensors | None:
     try:
-        return _Tensors(path)
+        with safetensors.safe_open(path, framework="pt"):
+            pass  # the library has checked the header
+        return _Tensors(files.enter_context(path.open("rb")))
     except FileNotFoundError:
         return None
-    except (safetensors.SafetensorError, OSError) as error:
+    except (safetensors.SafetensorError, ValueError, OSError) as error:
         problems.append(f"{path.name} is damaged ({str(error).splitlines()[0][:100]}): its weights are not shown")
         return None
 

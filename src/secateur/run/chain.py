@@ -19,6 +19,7 @@ from secateur.run.weights import Array, Packed, SparseWeight, pack_columns, pack
 _L1_BYTES = 24 << 10  # what a block of the input may take of the first level of the cache
 # That a row should have, on average: with fewer, its waiting sums cost more than they. In a panel by its vectors.
 _WEIGHTS_IN_BLOCK = {0: 16, 1: 80, 2: 60, 4: 40, 8: 32}
+_BAND_BYTES = 320 << 10  # of a padded image, which should fit the second level
 _SEGMENT = 512  # rows whose sums fit the second level
 _SIZES_KEPT = 32  # shapes of samples that a chain stays laid out for
 
@@ -261,9 +262,11 @@ def _lay_out(layers: Sequence[Layer], sample: tuple[int, ...], kernel: Kernel) -
 
 def _linear_step(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step, None]:
     rows, columns = layer.weight.shape
-    block = max(columns, 1)
+    # The input is read in random order: what does not fit the first level of the cache is taken in parts.
+    block = max(math.ceil(columns / max(math.ceil(columns * 4 / _L1_BYTES), 1)), 1)
     if kernel.vectors:
-        wanted = math.ceil(_WEIGHTS_IN_BLOCK[kernel.vectors] / max(layer.weight.density, 1e-6))
+        fitting = _L1_BYTES // (4 * kernel.vectors * kernels.lanes())
+        wanted = max(fitting, math.ceil(_WEIGHTS_IN_BLOCK[kernel.vectors] / max(layer.weight.density, 1e-6)))
         block = max(math.ceil(columns / math.ceil(columns / (wanted * kernel.spread))), 1) if columns else 1
     packed = pack_columns(layer.weight, block, min(max(rows, 1), _SEGMENT), shared=kernel.shared)
     return packed, kernels.step(kernels.LINEAR, layer.activation, rows, columns, packed, layer.bias), None
@@ -301,10 +304,7 @@ def _convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple
     """Lay a convolution out for pixels side by side: weights are offsets into the phases of the padded image."""
     assert layer.window is not None
     (stride_y, stride_x), (pad_y, pad_x) = layer.window.stride, layer.window.padding
-    plane_rows, pitch = (
-        math.ceil((size + 2 * pad) / stride)
-        for size, pad, stride in ((sample[1], pad_y, stride_y), (sample[2], pad_x, stride_x))
-    )
+    pitch = math.ceil((sample[2] + 2 * pad_x) / stride_x)
     channel, down, right = _taps(layer)
     # Phases that no weight reads are not made: a stride of two over single pixels needs one of four.
     key = down % stride_y * stride_x + right % stride_x
@@ -312,10 +312,18 @@ def _convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple
     number = np.zeros(stride_y * stride_x, np.int64)
     number[used] = np.arange(len(used))
     phases = np.ascontiguousarray(np.stack([used // stride_x, used % stride_x], 1).astype(np.int32))
+    # An image that must be padded or split is so in bands, which stay in the cache until they are read.
+    out = layer.window.out((sample[1], sample[2]), layer.kernel)
+    halo = int(down.max(initial=0)) // stride_y
+    row_bytes = max(len(used), 1) * layer.inputs * pitch * 4
+    band = min(max(_BAND_BYTES // row_bytes - halo, 4, math.ceil(8 * kernels.lanes() / pitch)), out[0])
+    is_whole = (stride_y, stride_x, pad_y, pad_x) == (1, 1, 0, 0)
+    plane_rows = sample[1] if is_whole else band + halo
     plane = plane_rows * pitch
     offset = (number[key] * layer.inputs + channel) * plane + down // stride_y * pitch + right // stride_x
-    # A channel's part of a run of pixels: the run itself and what lies above and below it.
-    run = (8 * kernels.lanes() + layer.kernel[1]) * min(layer.kernel[0], plane_rows) * 4
+    # A channel's part of a run of pixels: the run, and as often as weights look at other rows or phases.
+    rows = len(np.unique(down * stride_x + right % stride_x))
+    run = (8 * kernels.lanes() + layer.kernel[1] // stride_x) * max(rows, 1) * 4
     wanted = math.ceil(_WEIGHTS_IN_BLOCK[0] / max(layer.weight.density * math.prod(layer.kernel), 1e-6))
     block = max(min(max(_L1_BYTES // run, wanted) * kernel.spread, layer.inputs), 1)
     # Segments are also what threads share: of few filters each makes few.
@@ -331,6 +339,7 @@ def _convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple
         layer.bias,
         plane_rows=plane_rows,
         pitch=pitch,
+        band=out[0] if is_whole else band,
         phase_count=len(phases),
         phases=phases.ctypes.data,
         **_geometry(layer, sample),

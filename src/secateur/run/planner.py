@@ -138,7 +138,7 @@ def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, share
 
 def _own(model: nn.Module, plan: Plan) -> nn.Module:
     """Return the network with tensors of its own and its plan."""
-    own = copy.deepcopy(model)
+    own = copy.deepcopy(model).eval()
     for parameter in own.parameters():
         parameter.requires_grad_(False)
     own.plan = plan  # type: ignore[assignment]  # a plain attribute, not a tensor

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,6 +15,7 @@ from torch import Tensor
 
 Array: TypeAlias = npt.NDArray[Any]
 
+_HUGE_PAGE = 2 << 20
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -151,9 +154,9 @@ def _pack(
     before = np.arange(len(cell)) - (np.cumsum(counts.reshape(-1)) - counts.reshape(-1))[ordered]
     target = start.reshape(-1)[ordered] + before
     # Two bytes for a place instead of four, where they are enough: the kernels wait for memory.
-    packed = np.empty(len(cell), np.uint16 if extent <= 1 << 16 else np.int32)
+    packed = _empty(len(cell), np.uint16 if extent <= 1 << 16 else np.int32)
     packed[target] = places[by_cell]
-    values = np.empty(len(cell), np.float32)
+    values = _empty(len(cell), np.float32)
     values[target] = weight.values[by_cell]
     order += (np.arange(segments * blocks) // blocks * segment)[:, None]
     row_order = np.ascontiguousarray(order.reshape(-1), np.int32)
@@ -164,3 +167,15 @@ def _pack(
             worth[: len(table)] = table
             return Packed(row_order, starts, packed, worth, codes.astype(np.uint8).ravel(), blocks, block, segment)
     return Packed(row_order, starts, packed, values, None, blocks, block, segment)
+
+
+def _empty(size: int, dtype: type) -> Array:
+    """Return an array in huge pages where it is large: with small ones a product waits for their addresses, too."""
+    nbytes = size * np.dtype(dtype).itemsize
+    if nbytes < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.empty(size, dtype)
+    memory = mmap.mmap(-1, (nbytes // _HUGE_PAGE + 2) * _HUGE_PAGE)
+    with contextlib.suppress(OSError):  # advice only
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    start = -np.frombuffer(memory, np.uint8).ctypes.data % _HUGE_PAGE
+    return np.frombuffer(memory, dtype, size, start)

@@ -19,7 +19,12 @@ document.getElementById("theme").addEventListener("click", () => {
   applyTheme(theme);
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", colourCharts);
-addEventListener("beforeprint", () => applyTheme("light"));
+addEventListener("beforeprint", () => {
+  applyTheme("light");
+  if (typeof Bokeh !== "undefined") {
+    for (const view of Bokeh.index) view.paint?.();  // now: paper does not wait for the next frame
+  }
+});
 addEventListener("afterprint", () => applyTheme(theme));
 
 // Charts take text, axes and grids from the page; the colours of the data suit both themes.

@@ -1,0 +1,96 @@
+"""What is benchmarked: a run's network, one from a file, or one of ours with random weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import sep
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from secateur import models
+from secateur.encode import load
+from secateur.experiments.job import load_model
+from secateur.experiments.rundir import RunDirectory, RunError
+from secateur.nearest import require_one_of
+from secateur.run.bench import Bench
+
+DENSITY = 0.1  # of random weights, where none is given
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network, what it is called, the shape of its samples, and where it comes from.
+
+    With `density`, its weights are random; `directory` is that of the run it belongs to.
+    """
+
+    source: str
+    network: str
+    model: nn.Module
+    sample_shape: tuple[int, ...]
+    density: float | None = None
+    directory: RunDirectory | None = None
+
+
+def require_subject(source: str, *, density: float | None = None, run: Path | None = None) -> None:
+    """Refuse a source that is neither a file, nor a directory, nor a network of ours, and settings that it ignores."""
+    if not _is_path(source):
+        require_one_of("file, run or network", source, models.MODELS)
+        if run is not None:
+            raise ValueError(f"{source} would have random weights, which say nothing about {run}: give a .cut file")
+    elif density is not None:
+        raise ValueError(f"{source} has weights of its own: density is for networks by name, whose weights are random")
+    if density is not None and not 0 <= density <= 1:
+        raise ValueError(f"density must lie between 0 and 1, got {density:g}")
+
+
+def subject(source: str, *, density: float | None = None, run: Path | None = None) -> Subject:
+    """Return the network of a run's directory, of a .cut file, or the one of ours by that name.
+
+    The result of a file belongs to `run`, if that is given.
+    """
+    require_subject(source, density=density, run=run)
+    if not _is_path(source):
+        density = DENSITY if density is None else density
+        model = _keep_at_random_(models.build(source, seed=0), density)
+        return Subject(source, source, model.eval(), _sample_shape(model, source), density)
+    path, directory = Path(source), None if run is None else RunDirectory(run)
+    if path.is_dir():
+        directory = directory or RunDirectory(path)
+        own = RunDirectory(path)
+        model = load(own.packed) if own.packed.exists() and not own.model.exists() else load_model(own.model)[0]
+    else:
+        model = load(path)
+    if directory is not None and not directory.path.is_dir():
+        raise RunError(f"{directory.path} is no directory: give that of a run")
+    network = next((name for name, kind in models.MODELS.items() if type(model) is kind), type(model).__name__)
+    return Subject(source, network, model.float().eval(), _sample_shape(model, source), directory=directory)
+
+
+def write_speed(directory: RunDirectory, found: Bench) -> Path:
+    """Write the little that a report shows of a benchmark beside the run."""
+    directory.write(directory.speed, found.summary())
+    return directory.speed
+
+
+def _is_path(source: str) -> bool:
+    return source not in models.MODELS and (sep in source or source.endswith(".cut") or Path(source).exists())
+
+
+def _sample_shape(model: nn.Module, source: str) -> tuple[int, ...]:
+    shape = getattr(model, "input_shape", None)
+    if shape is None:
+        raise ValueError(f"{source} holds a {type(model).__name__}, which does not say what it reads (input_shape)")
+    return tuple(shape)
+
+
+def _keep_at_random_(model: nn.Module, density: float) -> nn.Module:
+    """Keep each weight of linear layers and convolutions with probability `density`, set the others to zero."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                layer.weight.masked_fill_(torch.rand(layer.weight.shape, generator=generator) >= density, 0.0)
+    return model
