@@ -39,7 +39,10 @@ using ints = int32_t __attribute__((vector_size(vector_bytes)));
 constexpr int64_t widest = 8;                     // vectors that are summed side by side
 constexpr int64_t run_max = widest * width;       // pixels, or lanes, they hold
 constexpr int64_t most_panels = 8;                // that share the weights of a block in the cache
-constexpr int64_t parallel_min = 1 << 17;         // multiplications, fewer of which are done before a thread is awake
+#ifndef SECATEUR_PARALLEL_MIN  // which the sanitizers' driver lowers
+#define SECATEUR_PARALLEL_MIN (1 << 17)
+#endif
+constexpr int64_t parallel_min = SECATEUR_PARALLEL_MIN;         // multiplications, fewer of which are done before a thread is awake
 
 // Independent sums of the same pixels, to hide the four or five cycles that a multiplication and addition takes.
 constexpr int chains(int vectors) { return vectors == 8 ? 1 : vectors >= 4 ? 2 : vectors == 3 ? 3 : vectors == 2 ? 4 : 8; }
@@ -478,9 +481,11 @@ struct Pieces {
     int64_t band, bands, shares;
 
     Pieces(const Step& step, int threads) : band(step.band) {
-        if (!needs_packing(step)) {  // bands are then for the threads alone
-            bool large = step.run_length() >= 4 * threads * run_max;
-            band = threads > 1 && large ? (step.out_height + 4 * threads - 1) / (4 * threads) : step.out_height;
+        // Bands are then for the threads alone, but not by their number: where runs end, the order of sums changes. The
+        // image is read where it stands, so that even a band of one row must fill a vector.
+        if (!needs_packing(step)) {
+            bool large = step.run_length() >= 8 * run_max && step.out_width >= width;
+            band = large ? (step.out_height + 7) / 8 : step.out_height;
         }
         bands = (step.out_height + band - 1) / band;
         shares = std::clamp<int64_t>(threads == 1 ? 1 : (2 * threads + bands - 1) / bands, 1, step.segments());
