@@ -91,8 +91,9 @@ def test_a_folder_is_answered_by_name_and_in_batches(monkeypatch):
     Path("folder").mkdir()
     for name, band in (("b.png", 2), ("a.png", 5), ("c.png", 8)):
         picture(f"folder/{name}", band)
-    seen, network = [], predicting.network_for(Path("model.cut"))
-    monkeypatch.setattr(predicting, "network_for", lambda path: lambda x: (seen.append(len(x)), network(x))[1])
+    seen, network = [], predicting.load_sparse(Path("model.cut"))
+    network.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
+    monkeypatch.setattr(predicting, "load_sparse", lambda path, *, batch: network)
     answers = list(predict(Path("model.cut"), [Path("folder")], batch=2))
     assert [answer.picture for answer in answers] == ["folder/a.png", "folder/b.png", "folder/c.png"]
     assert labels(answers) == [5, 2, 8]

@@ -399,7 +399,10 @@ def _space_ticks(plot: figure, sizes: Sequence[float]) -> None:
     low, high = math.log10(min(sizes)), math.log10(max(sizes))
     steps = (1, 2, 5) if high - low < 2 else (1,) if high - low > 4 else (1, 3)
     powers = range(math.floor(low) - 1, math.ceil(high) + 2)
-    plot.xaxis.ticker = FixedTicker(ticks=[step * 10.0**power for power in powers for step in steps])
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    # Bokeh would draw scraps of those beyond the axis.
+    near = [tick for tick in ticks if 0.9 * min(sizes) <= tick <= 1.1 * max(sizes)]
+    plot.xaxis.ticker = FixedTicker(ticks=near or [min(sizes)])
     plot.xaxis.formatter = NumeralTickFormatter(format="0.[0]a")
 
 

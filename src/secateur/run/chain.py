@@ -315,7 +315,7 @@ def _convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple
     # An image that must be padded or split is so in bands, which stay in the cache until they are read.
     out = layer.window.out((sample[1], sample[2]), layer.kernel)
     halo = int(down.max(initial=0)) // stride_y
-    row_bytes = max(len(used) * layer.inputs, 1) * pitch * 4
+    row_bytes = max(len(used) * layer.inputs * pitch, 1) * 4
     band = min(max(_BAND_BYTES // row_bytes - halo, 4, math.ceil(8 * kernels.lanes() / pitch)), out[0])
     is_whole = (stride_y, stride_x, pad_y, pad_x) == (1, 1, 0, 0)
     plane_rows = sample[1] if is_whole else band + halo

@@ -1,0 +1,160 @@
+"""From a file to a sparse network, without dense weights on the way."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import secateur
+from secateur import models
+from secateur.encode import Archive
+from secateur.encode.container import Architecture
+from secateur.run import Plan, SparseChain, compile_sparse, files, load_sparse, planner
+from secateur.run.chain import Kernel
+from secateur.run.plan import Group
+
+
+def pruned(name, density, seed=0):
+    model = models.build(name, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear | nn.Conv2d):
+                module.weight *= torch.rand(module.weight.shape, generator=generator) < density
+                module.weight += 0.0  # no negative zeros
+                module.bias.uniform_(-1, 1, generator=generator)
+    return model.eval()
+
+
+@pytest.fixture
+def images():
+    return torch.randn(70, 1, 28, 28, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5"])
+@pytest.mark.parametrize("batch", [1, 7, 8, 64])
+@pytest.mark.parametrize("codec", ["huffman", "rans", "context"])
+def test_a_file_answers_as_its_dense_network_does(tmp_path, images, name, batch, codec):
+    model = pruned(name, 0.1)
+    secateur.save(model, tmp_path / "model.cut", codec=codec)
+    network = load_sparse(tmp_path / "model.cut", batch=batch)
+    with torch.no_grad():
+        for size in (1, batch, 70):
+            assert_close(network(images[:size]), model(images[:size]), rtol=1e-4, atol=1e-4)
+
+
+def test_no_sparse_layer_is_ever_dense(tmp_path, monkeypatch):
+    secateur.save(pruned("lenet-5", 0.1), tmp_path / "model.cut")
+    read = []
+    dense = Archive.read
+    monkeypatch.setattr(Archive, "read", lambda self, record: (read.append(record.name), dense(self, record))[1])
+    network = load_sparse(tmp_path / "model.cut")
+    assert read == ["conv1.bias", "conv2.bias", "fc3.bias", "fc4.bias"]
+    assert [group.layers for group in network.plan.groups] == [("conv1", "conv2", "fc3", "fc4")]
+    assert sum(parameter.numel() for parameter in network.parameters()) == 0
+
+
+def test_layers_that_are_not_sparse_stay_dense(tmp_path, images):
+    model = pruned("lenet-300-100", 0.1)
+    with torch.no_grad():
+        model.fc2.weight.normal_()
+    secateur.save(model, tmp_path / "model.cut")
+    network = load_sparse(tmp_path / "model.cut")
+    assert [group.layers for group in network.plan.groups] == [("fc1",), ("fc3",)]
+    with torch.no_grad():
+        assert_close(network(images), model(images), rtol=1e-4, atol=1e-4)
+
+
+def test_a_dense_file_gives_the_dense_network(tmp_path, images):
+    model = pruned("lenet-300-100", 1.0)
+    secateur.save(model, tmp_path / "model.cut")
+    network = load_sparse(tmp_path / "model.cut")
+    assert not any(isinstance(module, SparseChain) for module in network.modules())
+    with torch.no_grad():
+        assert_close(network(images), model(images))
+
+
+def test_half_precision_runs_in_single(tmp_path, images):
+    model = pruned("lenet-300-100", 0.1).half()
+    secateur.save(model, tmp_path / "model.cut")
+    with torch.no_grad():
+        assert_close(load_sparse(tmp_path / "model.cut")(images), model.float()(images), rtol=1e-4, atol=1e-4)
+
+
+def test_negative_zeros_are_zeros(tmp_path):
+    model = pruned("lenet-300-100", 0.1)
+    with torch.no_grad():
+        model.fc1.weight[0, :5] = -0.0
+    secateur.save(model, tmp_path / "model.cut")
+    network = load_sparse(tmp_path / "model.cut")
+    assert network.plan.weights["fc1"][1] == model.fc1.weight.count_nonzero()
+
+
+def test_a_batch_below_one_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="batch must be ≥ 1, got 0"):
+        load_sparse(tmp_path / "model.cut", batch=0)
+
+
+def test_a_network_that_is_not_ours_is_refused(tmp_path):
+    secateur.save(nn.Linear(3, 2), tmp_path / "model.cut")
+    with pytest.raises(ValueError, match="does not say which network it holds"):
+        load_sparse(tmp_path / "model.cut")
+    secateur.save(nn.Linear(3, 2), tmp_path / "model.cut", architecture=("torch.nn:Linear", {}))
+    with pytest.raises(ValueError, match="holds a torch.nn:Linear"):
+        load_sparse(tmp_path / "model.cut")
+
+
+@pytest.mark.parametrize("wrong", ["shape", "missing", "more"])
+def test_a_file_that_holds_another_network_than_it_says_is_refused(tmp_path, wrong):
+    state = pruned("lenet-300-100", 0.1).state_dict()
+    if wrong == "shape":
+        state["fc1.weight"] = torch.zeros(300, 783)
+    elif wrong == "missing":
+        del state["fc3.bias"]
+    else:
+        state["fc4.bias"] = torch.zeros(3)
+    content = secateur.encode.to_bytes(state, architecture=Architecture("lenet-300-100"))
+    (tmp_path / "model.cut").write_bytes(content)
+    with pytest.raises(ValueError, match=r"fc1\.weight|fc3\.bias|fc4\.bias"):
+        load_sparse(tmp_path / "model.cut")
+
+
+def test_the_result_can_be_copied(tmp_path, images):
+    secateur.save(pruned("lenet-5", 0.1), tmp_path / "model.cut")
+    network = load_sparse(tmp_path / "model.cut")
+    with torch.no_grad():
+        assert torch.equal(copy.deepcopy(network)(images), network(images))
+
+
+def test_a_plan_in_the_file_is_followed(tmp_path, images, monkeypatch):
+    model = pruned("lenet-300-100", 0.1)
+    weights = {
+        name: (tuple(layer.weight.shape), int(layer.weight.count_nonzero())) for name, layer in model.named_children()
+    }
+    plan = Plan((Group(("fc1", "fc2", "fc3"), Kernel(2), 1.0, 0.1),), weights)
+    secateur.save(model, tmp_path / "model.cut", metadata={"plan": plan.to_json()})
+    monkeypatch.setattr(planner, "race", lambda *_, **__: pytest.fail("nothing is to be timed"))
+    network = compile_sparse(tmp_path / "model.cut", images)
+    assert network.plan == plan
+    [chain] = [module for module in network.modules() if isinstance(module, SparseChain)]
+    assert chain.kernel == Kernel(2)
+    with torch.no_grad():
+        assert_close(network(images), model(images), rtol=1e-4, atol=1e-4)
+
+
+def test_a_damaged_plan_in_the_file_is_refused(tmp_path, images):
+    secateur.save(pruned("lenet-300-100", 0.1), tmp_path / "model.cut", metadata={"plan": "{"})
+    with pytest.raises(ValueError, match=r"model\.cut: the plan is damaged"):
+        compile_sparse(tmp_path / "model.cut", images)
+
+
+def test_the_limit_of_memory_is_respected(tmp_path):
+    secateur.save(pruned("lenet-300-100", 0.1), tmp_path / "model.cut")
+    with pytest.raises(secateur.FormatError):
+        load_sparse(tmp_path / "model.cut", max_bytes=1000)
+
+
+def test_what_is_sparse_without_timing_is_a_prior():
+    assert files.DENSEST < planner._DENSEST
