@@ -39,7 +39,10 @@ using ints = int32_t __attribute__((vector_size(vector_bytes)));
 constexpr int64_t widest = 8;                     // vectors that are summed side by side
 constexpr int64_t run_max = widest * width;       // pixels, or lanes, they hold
 constexpr int64_t most_panels = 8;                // that share the weights of a block in the cache
-constexpr int64_t parallel_min = 1 << 17;         // multiplications, fewer of which are done before a thread is awake
+#ifndef SECATEUR_PARALLEL_MIN  // which the sanitizers' driver lowers
+#define SECATEUR_PARALLEL_MIN (1 << 17)
+#endif
+constexpr int64_t parallel_min = SECATEUR_PARALLEL_MIN;         // multiplications, fewer of which are done before a thread is awake
 
 // Independent sums of the same pixels, to hide the four or five cycles that a multiplication and addition takes.
 constexpr int chains(int vectors) { return vectors == 8 ? 1 : vectors >= 4 ? 2 : vectors == 3 ? 3 : vectors == 2 ? 4 : 8; }
@@ -47,6 +50,16 @@ constexpr int chains(int vectors) { return vectors == 8 ? 1 : vectors >= 4 ? 2 :
 INLINE floats load(const float* from) { return *reinterpret_cast<const loose_floats*>(from); }
 INLINE void store(float* to, floats x) { *reinterpret_cast<loose_floats*>(to) = x; }
 INLINE floats all_lanes(float value) { return value - floats{}; }
+// Lane k is that of number places[k] of the lanes of both.
+INLINE floats shuffled(floats one, floats two, ints places) {
+#if defined(__clang__)  // which has shuffles by constants only, and finds these to be constant by itself
+    floats made;
+    for (int64_t k = 0; k < width; ++k) made[k] = places[k] < width ? one[places[k]] : two[places[k] - width];
+    return made;
+#else
+    return __builtin_shuffle(one, two, places);
+#endif
+}
 INLINE floats select(ints mask, floats yes, floats no) { return mask ? yes : no; }
 
 // Reads and writes denormals as zeros for as long as it lives.
@@ -349,7 +362,7 @@ INLINE void copy_every(const float* from, int64_t s, int64_t begin, int64_t end,
     ints mix;  // the even ones of one vector, and the odd ones of another that begins with the last element of the first
     for (int k = 0; k < width; ++k) mix[k] = 2 * k + (k >= width / 2);
     auto copy = [&](int64_t j) __attribute__((always_inline)) {
-        store(to + j, __builtin_shuffle(load(from + 2 * j), load(from + 2 * j + width - 1), mix));
+        store(to + j, shuffled(load(from + 2 * j), load(from + 2 * j + width - 1), mix));
     };
     for (int64_t j = begin; j + width <= end; j += width) copy(j);
     copy(end - width);
@@ -468,9 +481,11 @@ struct Pieces {
     int64_t band, bands, shares;
 
     Pieces(const Step& step, int threads) : band(step.band) {
-        if (!needs_packing(step)) {  // bands are then for the threads alone
-            bool large = step.run_length() >= 4 * threads * run_max;
-            band = threads > 1 && large ? (step.out_height + 4 * threads - 1) / (4 * threads) : step.out_height;
+        // Bands are then for the threads alone, but not by their number: where runs end, the order of sums changes. The
+        // image is read where it stands, so that even a band of one row must fill a vector.
+        if (!needs_packing(step)) {
+            bool large = step.run_length() >= 8 * run_max && step.out_width >= width;
+            band = large ? (step.out_height + 7) / 8 : step.out_height;
         }
         bands = (step.out_height + band - 1) / band;
         shares = std::clamp<int64_t>(threads == 1 ? 1 : (2 * threads + bands - 1) / bands, 1, step.segments());
@@ -567,8 +582,8 @@ INLINE void transpose(floats* rows) {
         floats mixed[width];
 #pragma GCC unroll 16
         for (int64_t i = 0; i < width / 2; ++i) {
-            mixed[2 * i] = __builtin_shuffle(rows[i], rows[i + width / 2], low);
-            mixed[2 * i + 1] = __builtin_shuffle(rows[i], rows[i + width / 2], high);
+            mixed[2 * i] = shuffled(rows[i], rows[i + width / 2], low);
+            mixed[2 * i + 1] = shuffled(rows[i], rows[i + width / 2], high);
         }
 #pragma GCC unroll 16
         for (int64_t i = 0; i < width; ++i) rows[i] = mixed[i];

@@ -2,6 +2,7 @@
 // so that one number read or written beside it stops the program. What comes out is compared with plain loops.
 // The kernels' source is included rather than linked: its Step is what we lay out here.
 
+#define SECATEUR_PARALLEL_MIN 1
 #include "../native/sparse.cpp"
 
 #include <cmath>
@@ -97,10 +98,10 @@ void set_bias(Made& made) {
     made.bias = exact(bias), made.step.bias = made.bias.get();
 }
 
-void make_linear(Made& made, int64_t inputs, bool panels) {
+void make_linear(Made& made, int64_t inputs) {
     Step& step = made.step;
     step.kind = linear, step.activation = below(4), step.rows = 1 + below(70), step.inputs = inputs;
-    step.block = panels ? 1 + below(inputs) : inputs;
+    step.block = 1 + below(inputs);
     step.blocks = (inputs + step.block - 1) / step.block;
     step.segment = 1 + below(step.rows);
     int64_t percent = below(3) ? below(101) : 0;
@@ -131,7 +132,10 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
     step.blocks = (channels + step.block - 1) / step.block;
     step.segment = panels ? step.rows : 1 + below(step.rows);
     int64_t strides[2] = {panels ? 1 : step.stride_y, panels ? 1 : step.stride_x};
-    step.plane_rows = (height + 2 * step.pad_y + strides[0] - 1) / strides[0];
+    // An image that must be padded or split is so in bands of output rows.
+    plain = !panels && step.stride_y == 1 && step.stride_x == 1 && step.pad_y == 0 && step.pad_x == 0;
+    step.band = panels || plain ? step.out_height : 1 + below(step.out_height);
+    step.plane_rows = panels ? height + 2 * step.pad_y : plain ? height : step.band + (made.down - 1) / strides[0];
     step.pitch = (wide + 2 * step.pad_x + strides[1] - 1) / strides[1];
     int64_t percent = below(3) ? below(101) : 0;
     for (int64_t r = 0; r < step.rows; ++r)
@@ -196,7 +200,7 @@ void run_case(int64_t which) {
     int64_t vectors = below(2) ? 0 : int64_t(1) << below(4), count = 1 + below(3);
     std::vector<Made> made(count);
     bool images = below(2);
-    int64_t side = below(2) ? 5 : 20;
+    int64_t side = below(2) ? 5 : below(4) ? 20 : 70;
     int64_t channels = 1 + below(6), height = 1 + below(side), wide = 1 + below(side), features = 1 + below(90);
     for (Made& one : made) {
         if (images) {
@@ -205,7 +209,7 @@ void run_case(int64_t which) {
             features = one.step.features_out();
             images = below(3);
         } else {
-            make_linear(one, features, vectors);
+            make_linear(one, features);
             features = one.step.rows;
         }
     }

@@ -354,6 +354,24 @@ def test_denormal_inputs_and_results_are_flushed(way, kernel):
     assert found[2, 1] > 0
 
 
+def test_denormal_biases_count_as_zeros():
+    layer = torch.nn.Conv2d(1, 3, 1)
+    layer.bias.data.copy_(torch.tensor([1e-40, torch.nan, -1.0]))
+    assert Layer.of(layer).bias.tolist()[::2] == [0.0, -1.0]
+    assert np.isnan(Layer.of(layer).bias[1])
+    assert layer.bias[0] > 0
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+def test_gelu_is_right_from_end_to_end(way, activation):
+    x = torch.cat([torch.linspace(-30, 30, 4001), torch.tensor([-1e30, -1e9, 1e9, 1e30])])[:, None]
+    layer = Layer(SparseWeight.of(torch.ones(1, 1)), np.zeros(1, np.float32), activation)
+    wanted = F.gelu(x.double(), approximate="none" if activation == "gelu" else "tanh")
+    for kernel in (Kernel(0), Kernel(4)):
+        torch.testing.assert_close(chain_of([layer], kernel, way)(x).double(), wanted, rtol=1e-6, atol=2e-6)
+
+
 @needs_native
 def test_denormals_outside_of_a_chain_stay_what_they_are():
     chain = SparseChain([sparse_layer((300, 300), 0.9)])
@@ -378,11 +396,11 @@ def test_denormals_outside_of_a_chain_stay_what_they_are():
 def test_the_bits_do_not_depend_on_the_number_of_threads(kernel, batch, images, deep, seed):
     torch.manual_seed(seed)
     if images:
-        window = Window(stride=(1 + seed % 2,) * 2, padding=(1, 1))
+        window = Window(stride=(1 + seed % 2,) * 2, padding=(seed % 3 // 2,) * 2)
         layers = [sparse_layer((70, 8, 3, 3), 0.5, "relu", window)] + [
             sparse_layer((5, 70, 3, 3), 0.5, "none", window) for _ in range(deep)
         ]
-        batch, x = min(batch, 20), torch.randn(min(batch, 20), 8, 12, 12)
+        batch, x = min(batch, 20), torch.randn(min(batch, 20), 8, 29, 31)
     else:
         layers = [sparse_layer((700, 300), 0.7, "gelu")] + [sparse_layer((30, 700), 0.5) for _ in range(deep)]
         x = torch.randn(batch, 300)
@@ -401,12 +419,14 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(kernel, batch, images, 
 def test_many_python_threads_may_call_one_chain(kernel):
     layers = lenet()
     chain = SparseChain(layers, kernel)
+    convolutions = SparseChain(layers[:3], kernel)
     inputs = [torch.randn(1 + number % 5, 1, 28, 28) for number in range(24)]
     wanted = [dense(layers, x) for x in inputs]
     found: list[Tensor] = [torch.empty(0)] * len(inputs)
 
     def work(number: int) -> None:
-        for _ in range(5):
+        for size in range(5):
+            convolutions(torch.randn(1, 1, 28 + number, 28 + size))  # laid out by all of them at once
             found[number] = chain(inputs[number])
 
     workers = [threading.Thread(target=work, args=(number,)) for number in range(len(inputs))]

@@ -107,9 +107,10 @@ class SparseChain(nn.Module):
 
     def layers(self) -> list[Layer]:
         """Return the layers, checked: what was loaded may be anything."""
-        if self._layers is None:
-            self._layers = [self._layer(index, spec) for index, spec in enumerate(self._specs)]
-        return self._layers
+        found = self._layers
+        if found is None:
+            found = self._layers = [self._layer(index, spec) for index, spec in enumerate(self._specs)]
+        return found
 
     def _layer(self, index: int, spec: _Spec) -> Layer:
         places, values, bias = (

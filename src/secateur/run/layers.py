@@ -73,6 +73,7 @@ class Layer:
         rows = weight.shape[0]
         given = module.bias
         bias = np.zeros(rows, np.float32) if given is None else given.detach().float().numpy().copy()
+        bias[np.abs(bias) < np.finfo(np.float32).tiny] = 0  # a denormal would come out where a row has no weights
         if isinstance(module, nn.Linear):
             return cls(weight, bias)
         assert not isinstance(module.padding, str)
