@@ -301,6 +301,17 @@ INLINE floats gather(const float* x, const Place* places, std::index_sequence<k.
     return floats{x[static_cast<Place>(words[k / each] >> (k % each * bits))]...};
 }
 
+// The sum of all lanes, by halves.
+INLINE float total(floats x) {
+#pragma GCC unroll 4
+    for (int64_t half = width / 2; half > 0; half /= 2) {
+        ints other = {};
+        for (int64_t k = 0; k < half; ++k) other[k] = static_cast<int>(k + half);
+        x += shuffled(x, x, other);
+    }
+    return x[0];
+}
+
 template <class Place, class Values>
 INLINE float dot(const Place* places, Values values, int64_t j, int64_t end, const float* x) {
     auto lanes = std::make_index_sequence<width>();
@@ -315,9 +326,7 @@ INLINE float dot(const Place* places, Values values, int64_t j, int64_t end, con
         first += values.run(j, lanes) * gather(x, places + j, lanes);
         j += width;
     }
-    first += second;
-    float sum = 0;
-    for (int64_t k = 0; k < width; ++k) sum += first[k];
+    float sum = total(first + second);
     for (; j < end; ++j) sum += values.at(j) * x[places[j]];
     return sum;
 }
@@ -571,6 +580,33 @@ bool convolve(const Step& step, const float* x, const float* residual, float* y,
 
 // Transposes a square of as many vectors as they have lanes.
 INLINE void transpose(floats* rows) {
+    floats mixed[width];
+    if constexpr (width == 8) {
+        // Pairs, pairs of pairs and halves: shuffles that a processor with vectors of eight has as single instructions.
+        const ints low = {0, 8, 1, 9, 4, 12, 5, 13}, high = {2, 10, 3, 11, 6, 14, 7, 15};
+        const ints first = {0, 1, 8, 9, 4, 5, 12, 13}, last = {2, 3, 10, 11, 6, 7, 14, 15};
+        const ints left = {0, 1, 2, 3, 8, 9, 10, 11}, right = {4, 5, 6, 7, 12, 13, 14, 15};
+#pragma GCC unroll 4
+        for (int i = 0; i < 8; i += 2) {
+            mixed[i] = shuffled(rows[i], rows[i + 1], low);
+            mixed[i + 1] = shuffled(rows[i], rows[i + 1], high);
+        }
+#pragma GCC unroll 2
+        for (int i = 0; i < 8; i += 4)
+#pragma GCC unroll 2
+            for (int k = 0; k < 2; ++k) {
+                rows[i + 2 * k] = shuffled(mixed[i + k], mixed[i + k + 2], first);
+                rows[i + 2 * k + 1] = shuffled(mixed[i + k], mixed[i + k + 2], last);
+            }
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+            mixed[i] = shuffled(rows[i], rows[i + 4], left);
+            mixed[i + 4] = shuffled(rows[i], rows[i + 4], right);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; ++i) rows[i] = mixed[i];
+        return;
+    }
     // Interleaving the first half of the rows with the second, log₂ width times, moves element (i, j) to (j, i).
     ints low, high;
     for (int k = 0; k < width; ++k) {
@@ -579,7 +615,6 @@ INLINE void transpose(floats* rows) {
     }
 #pragma GCC unroll 4
     for (int64_t size = 1; size < width; size *= 2) {
-        floats mixed[width];
 #pragma GCC unroll 16
         for (int64_t i = 0; i < width / 2; ++i) {
             mixed[2 * i] = shuffled(rows[i], rows[i + width / 2], low);

@@ -85,13 +85,16 @@ class SparseChain(nn.Module):
         self._reset()
 
     def _reset(self) -> None:
-        self._prepared: dict[tuple[int, ...], _Prepared] = {}
+        self._prepared: dict[tuple[int, ...], _Prepared] = {}  # by the shape of a sample
+        # By the shape of an input: what to call, with what (which lives as long as someone may call it), how many samples,
+        # and the shape of the result.
+        self._known: dict[tuple[int, ...], tuple[kernels.Call, _Prepared, int, tuple[int, ...]]] = {}
         self._layers: list[Layer] | None = None
         self._call = kernels.chain_routine()
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state.update(_prepared={}, _layers=None, _call=None)
+        state.update(_prepared={}, _known={}, _layers=None, _call=None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -121,21 +124,20 @@ class SparseChain(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Run the chain on a batch of samples."""
-        shape = x.shape
-        prepared = self._prepared.get(shape[1:])
+        known = self._known.get(x.shape)
         if (
-            prepared is None
-            or self._call is None
-            or not x.is_contiguous()
-            or x.dtype is not torch.float32
-            or not x.is_cpu
+            known is None
             or residual is not None
+            or x.dtype is not torch.float32
+            or not x.is_contiguous()
+            or not x.is_cpu
             or x.requires_grad
         ):
             return self._forward(x, residual)
-        batch = shape[0]
-        y = x.new_empty(batch, *prepared.out)
-        if self._call(prepared.address, x.data_ptr(), batch, y.data_ptr(), torch.get_num_threads(), None):
+        # A microsecond counts here: a small network takes ten.
+        call, prepared, batch, out = known
+        y = x.new_empty(*out)
+        if call(prepared.address, x.data_ptr(), batch, y.data_ptr(), torch.get_num_threads(), None):
             raise MemoryError(f"a chain of {len(self._specs)} sparse layers found no memory to work in")
         return y
 
@@ -163,7 +165,10 @@ class SparseChain(nn.Module):
         if self._call is None:
             added_to = None if residual is None else residual.view(batch, *out)
             return self._twin(x.view(batch, *sample), added_to).view(y.shape)
-        prepared = self._prepare(sample, tuple(x.shape[1:]), lead)
+        prepared = self._prepare(sample)
+        if len(self._known) >= _SIZES_KEPT:
+            self._known = {}  # not cleared: another thread may be reading it
+        self._known[tuple(x.shape)] = (self._call, prepared, batch, (*lead, *out))
         if residual is not None and self.kernel.vectors:
             raise ValueError("a residual is added sample by sample: this chain runs in panels")
         added = None if residual is None else residual.data_ptr()
@@ -213,17 +218,13 @@ class SparseChain(nn.Module):
             x = layer.twin(x.flatten(1) if layer.window is None else x, residual if index + 1 == len(layers) else None)
         return x
 
-    def _prepare(self, sample: tuple[int, ...], key: tuple[int, ...], lead: tuple[int, ...]) -> _Prepared:
+    def _prepare(self, sample: tuple[int, ...]) -> _Prepared:
         found = self._prepared.get(sample)
         if found is None:
             self._layers = None  # whose weights someone may have changed in place: they are looked at again
             if len(self._prepared) >= _SIZES_KEPT:
-                self._prepared = {}  # not cleared: another thread may be reading it
-            found = _lay_out(self.layers(), sample, self.kernel)
-            # Under the shape that `forward` looks up, where that is the shape of a sample behind one batch dimension.
-            self._prepared[sample] = found
-        if len(lead) == 1:
-            self._prepared[key] = found
+                self._prepared, self._known = {}, {}
+            found = self._prepared[sample] = _lay_out(self.layers(), sample, self.kernel)
         return found
 
     def nbytes(self) -> int:
