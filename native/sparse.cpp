@@ -578,14 +578,23 @@ bool convolve(const Step& step, const float* x, const float* residual, float* y,
 
 // ---- panel by panel ----
 
+// A vector of these numbers, where vectors have eight; elsewhere it only has to compile.
+template <class... Numbers>
+INLINE ints eight(Numbers... numbers) {
+    const int all[] = {numbers...};
+    ints made = {};
+    for (int k = 0; k < width; ++k) made[k] = all[k % 8];
+    return made;
+}
+
 // Transposes a square of as many vectors as they have lanes.
 INLINE void transpose(floats* rows) {
     floats mixed[width];
     if constexpr (width == 8) {
         // Pairs, pairs of pairs and halves: shuffles that a processor with vectors of eight has as single instructions.
-        const ints low = {0, 8, 1, 9, 4, 12, 5, 13}, high = {2, 10, 3, 11, 6, 14, 7, 15};
-        const ints first = {0, 1, 8, 9, 4, 5, 12, 13}, last = {2, 3, 10, 11, 6, 7, 14, 15};
-        const ints left = {0, 1, 2, 3, 8, 9, 10, 11}, right = {4, 5, 6, 7, 12, 13, 14, 15};
+        const ints low = eight(0, 8, 1, 9, 4, 12, 5, 13), high = eight(2, 10, 3, 11, 6, 14, 7, 15);
+        const ints first = eight(0, 1, 8, 9, 4, 5, 12, 13), last = eight(2, 3, 10, 11, 6, 7, 14, 15);
+        const ints left = eight(0, 1, 2, 3, 8, 9, 10, 11), right = eight(4, 5, 6, 7, 12, 13, 14, 15);
 #pragma GCC unroll 4
         for (int i = 0; i < 8; i += 2) {
             mixed[i] = shuffled(rows[i], rows[i + 1], low);
