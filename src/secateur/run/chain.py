@@ -86,8 +86,8 @@ class SparseChain(nn.Module):
 
     def _reset(self) -> None:
         self._prepared: dict[tuple[int, ...], _Prepared] = {}  # by the shape of a sample
-        # By the shape of an input: what to call, with what (which lives as long as someone may call it), how many samples,
-        # and the shape of the result.
+        # By the shape of an input: what to call, with what (which lives as long as someone may call it), how many
+        # samples, and the shape of the result.
         self._known: dict[tuple[int, ...], tuple[kernels.Call, _Prepared, int, tuple[int, ...]]] = {}
         self._layers: list[Layer] | None = None
         self._call = kernels.chain_routine()
