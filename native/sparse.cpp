@@ -36,7 +36,7 @@ using floats = float __attribute__((vector_size(vector_bytes)));
 using loose_floats = float __attribute__((vector_size(vector_bytes), aligned(4), may_alias));
 using ints = int32_t __attribute__((vector_size(vector_bytes)));
 
-constexpr int64_t widest = 8;                     // vectors that are summed side by side
+constexpr int64_t widest = 12;                    // vectors that are summed side by side
 constexpr int64_t run_max = widest * width;       // pixels, or lanes, they hold
 constexpr int64_t most_panels = 8;                // that share the weights of a block in the cache
 #ifndef SECATEUR_PARALLEL_MIN  // which the sanitizers' driver lowers
@@ -45,7 +45,7 @@ constexpr int64_t most_panels = 8;                // that share the weights of a
 constexpr int64_t parallel_min = SECATEUR_PARALLEL_MIN;         // multiplications, fewer of which are done before a thread is awake
 
 // Independent sums of the same pixels, to hide the four or five cycles that a multiplication and addition takes.
-constexpr int chains(int vectors) { return vectors == 8 ? 1 : vectors >= 4 ? 2 : vectors == 3 ? 3 : vectors == 2 ? 4 : 8; }
+constexpr int chains(int vectors) { return vectors >= 8 ? 1 : vectors >= 4 ? 2 : vectors == 3 ? 3 : vectors == 2 ? 4 : 8; }
 
 INLINE floats load(const float* from) { return *reinterpret_cast<const loose_floats*>(from); }
 INLINE void store(float* to, floats x) { *reinterpret_cast<loose_floats*>(to) = x; }
@@ -259,7 +259,7 @@ INLINE void accumulate(floats* sums, const Place* places, Values values, int64_t
     auto add = [&](floats* to, int64_t j) __attribute__((always_inline)) {
         const float* from = base + static_cast<int64_t>(places[j]) * scale;
         float value = values.at(j);
-#pragma GCC unroll 8
+#pragma GCC unroll 12
         for (int i = 0; i < vectors - 1; ++i) to[i] += value * load(from + i * width);
         to[vectors - 1] += value * load(from + last);
     };
@@ -286,7 +286,11 @@ INLINE void with_vectors(int64_t vectors, Body body) {
         case 5: return body(std::integral_constant<int, 5>());
         case 6: return body(std::integral_constant<int, 6>());
         case 7: return body(std::integral_constant<int, 7>());
-        default: return body(std::integral_constant<int, 8>());
+        case 8: return body(std::integral_constant<int, 8>());
+        case 9: return body(std::integral_constant<int, 9>());
+        case 10: return body(std::integral_constant<int, 10>());
+        case 11: return body(std::integral_constant<int, 11>());
+        default: return body(std::integral_constant<int, 12>());
     }
 }
 

@@ -324,7 +324,7 @@ def _convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple
     offset = (number[key] * layer.inputs + channel) * plane + down // stride_y * pitch + right // stride_x
     # A channel's part of a run of pixels: the run, and as often as weights look at other rows or phases.
     rows = len(np.unique(down * stride_x + right % stride_x))
-    run = (8 * kernels.lanes() + layer.kernel[1] // stride_x) * max(rows, 1) * 4
+    run = (12 * kernels.lanes() + layer.kernel[1] // stride_x) * max(rows, 1) * 4
     wanted = math.ceil(_WEIGHTS_IN_BLOCK[0] / max(layer.weight.density * math.prod(layer.kernel), 1e-6))
     block = max(min(max(_L1_BYTES // run, wanted) * kernel.spread, layer.inputs), 1)
     # Segments are also what threads share: of few filters each makes few.
