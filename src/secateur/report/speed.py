@@ -117,7 +117,7 @@ def _ceiling(speed: BatchSpeed) -> str:
 
     return (
         f"Amdahl's ceiling, if the layers that run sparse took no time: {words(speed.ceiling)}; "
-        f"with the activations, poolings and norms that they took over: {words(speed.fused_ceiling)}"
+        f"if what was fused with them, activations and poolings, took none either: {words(speed.fused_ceiling)}"
     )
 
 
