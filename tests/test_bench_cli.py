@@ -68,6 +68,7 @@ def test_a_file_is_timed_layer_by_layer_in_eighty_columns(command):
     ):
         assert len(re.findall(f"^{row}", printed, re.M)) == 2, row
     words = " ".join(printed.split())
+    assert "whole network: the speed-up is the median of ratios within a turn" in words
     assert "Limits are what dense torch reaches here on 1 thread: " in words
     assert "andom weights" not in words
 
