@@ -52,9 +52,9 @@ def results_page(results: Path) -> str:
 _INTRODUCTION = """# Results
 
 Written by `make readme` from the files in `results/`; `secateur reproduce` makes those, one JSON for each seed, with
-its settings, versions and times, and `benchmarks/` those about speed and codecs. Everything was chosen on images split from the training set, and the test set was read
-once, at the end. Where it says "not run", it was not run. AlexNet and transfer learning, the paper's other experiments,
-are not here yet."""
+its settings, versions and times, and `benchmarks/` those about speed and codecs. Everything was chosen on images split
+from the training set, and the test set was read once, at the end. Where it says "not run", it was not run. AlexNet and
+transfer learning, the paper's other experiments, are not here yet."""
 
 
 def with_results(readme: str, results: Path) -> str:
