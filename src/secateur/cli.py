@@ -721,6 +721,8 @@ def _bench(words: list[str]) -> int:
     if what.directory is not None:
         path = write_speed(what.directory, found)
         console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
+        if what.directory.page.exists():  # it knows of no speed, or of an older one
+            _leave_page(console, what.directory)
     return 0
 
 
