@@ -68,6 +68,7 @@ def test_a_file_is_timed_layer_by_layer_in_eighty_columns(command):
     ):
         assert len(re.findall(f"^{row}", printed, re.M)) == 2, row
     words = " ".join(printed.split())
+    assert "whole network: the speed-up is the median of ratios within a turn" in words
     assert "Limits are what dense torch reaches here on 1 thread: " in words
     assert "andom weights" not in words
 
@@ -96,8 +97,8 @@ def test_every_number_of_a_table_has_its_place(capsys):
         "",
         "Sparse 3.000 ms; torch eager 30.00 ms: 10.00× (95 % interval 9.50× to 10.50×)",
         "torch.compile, dense, 15.00 ms: 5.00×",
-        "Amdahl's ceiling, if the layers that run sparse took no time: 30.00×; with the",
-        "activations, poolings and norms that they took over: 150.00×",
+        "Amdahl's ceiling, if the layers that run sparse took no time: 30.00×; if what",
+        "was fused with them, activations and poolings, took none either: 150.00×",
         "Weights: 4,000 bytes dense, 1,000 sparse (4.0× less); 1,500 with the copy that",
         "is saved",
         "Without ONNX Runtime: no",

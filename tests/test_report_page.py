@@ -522,6 +522,17 @@ def test_prune_leaves_a_page_and_says_where(tmp_path, monkeypatch, capsys):
     assert "on 297 test images" in words(page.read_text())
 
 
+def test_bench_brings_an_existing_page_up_to_date(copied, capsys):
+    write_page([copied], copied.page)
+    before = words(copied.page.read_text())
+    assert main(["bench", str(copied.path), "--repeats", "6", "--engines", "eager"]) == 0
+    assert capsys.readouterr().out.endswith(f"wrote {copied.speed}\n")
+    assert words(copied.page.read_text()) != before
+    copied.page.unlink()
+    assert main(["bench", str(copied.path), "--repeats", "6", "--engines", "eager"]) == 0
+    assert not copied.page.exists()
+
+
 def test_without_bokeh_the_run_ends_well_and_says_how_to_get_the_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "bokeh", None)

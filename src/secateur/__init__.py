@@ -3,7 +3,7 @@
 from secateur.encode import FormatError, load, load_state, save
 from secateur.prune import keep_zeros, prune
 from secateur.quantize import QuantizeConfig, coded_bits, freeze, quantize
-from secateur.run import compile_sparse
+from secateur.run import compile_sparse, load_sparse
 from secateur.sibling import LearnedThreshold, SiblingConfig, Target, build_sibling, learned_thresholds, targets
 from secateur.theta import hard_theta, theta, theta_derivatives, theta_inverse
 from secateur.train import parameter_groups, penalty
@@ -22,6 +22,7 @@ __all__ = [
     "keep_zeros",
     "learned_thresholds",
     "load",
+    "load_sparse",
     "load_state",
     "parameter_groups",
     "penalty",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 import traceback
@@ -34,6 +35,11 @@ def _named(placeholder: str) -> Any:
     return tyro.conf.arg(metavar=placeholder)
 
 
+def _optional(placeholder: str) -> Any:
+    """Say what an argument is called in the help whose text says what happens without it."""
+    return tyro.conf.arg(metavar=placeholder, help_behavior_hint="")
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Training:
     """What every command that trains is told."""
@@ -44,9 +50,13 @@ class _Training:
         str, Doc("settings that the other flags then change: paper, quick, accurate, best or best-augmented")
     ] = "paper"
     seed: Annotated[int, Doc("of the weights, the order of images and everything else random")] = 0
-    threads: Annotated[int | None, Doc("CPU threads; a seed and a thread count determine every bit")] = None
+    threads: Annotated[
+        int | None, _optional("INT"), Doc("CPU threads; a seed and a thread count determine every bit")
+    ] = None
     runs: Annotated[Path, Doc("where runs are kept")] = Path("runs")
-    data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
+    data_root: Annotated[
+        Path | None, _optional("PATH"), Doc("where data sets are kept, instead of the user's cache")
+    ] = None
     resume: Annotated[bool, Doc("go on with an unfinished run")] = False
     json: Annotated[bool, Doc("print the result as JSON and nothing else")] = False
     tensorboard: Annotated[bool, Doc("write TensorBoard's events into the run's directory")] = False
@@ -84,10 +94,14 @@ class Evaluate:
     """Read the test set, once, and judge a finished run by it."""
 
     run: Annotated[
-        tyro.conf.Positional[Path | None], _named("RUN"), Doc("the directory of a finished run, or else the newest one")
+        tyro.conf.Positional[Path | None],
+        _optional("[RUN]"),
+        Doc("the directory of a finished run, or else the newest one"),
     ] = None
     runs: Annotated[Path, Doc("where the newest run is looked for")] = Path("runs")
-    data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
+    data_root: Annotated[
+        Path | None, _optional("PATH"), Doc("where data sets are kept, instead of the user's cache")
+    ] = None
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
 
 
@@ -96,7 +110,7 @@ class Watch:
     """Show the page of a run in the browser, on this machine only, and keep it up to date while the run goes on."""
 
     run: Annotated[
-        tyro.conf.Positional[Path | None], _named("RUN"), Doc("the directory of a run, or else the newest one")
+        tyro.conf.Positional[Path | None], _optional("[RUN]"), Doc("the directory of a run, or else the newest one")
     ] = None
     runs: Annotated[Path, Doc("where the newest run is looked for")] = Path("runs")
     port: Annotated[int, Doc("where to listen on 127.0.0.1; 0: any port that is free")] = 8765
@@ -121,7 +135,9 @@ class Reproduce:
     results: Annotated[Path, Doc("where published results are kept")] = Path("results")
     pictures: Annotated[Path, Doc("where figures are drawn, as SVG and PNG")] = Path("docs/figures")
     runs: Annotated[Path, Doc("where runs are kept")] = Path("runs")
-    data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
+    data_root: Annotated[
+        Path | None, _optional("PATH"), Doc("where data sets are kept, instead of the user's cache")
+    ] = None
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
 
 
@@ -131,11 +147,13 @@ class Report:
 
     run: Annotated[
         tyro.conf.Positional[tuple[Path, ...]],
-        _named("RUN"),
+        _optional("[RUN ...]"),
         Doc("directories of runs, finished or not; none: the newest finished one"),
     ] = ()
     out: Annotated[
-        Path | None, Doc("the file to write, instead of report.html in the run's directory, or here for several")
+        Path | None,
+        _optional("PATH"),
+        Doc("the file to write, instead of report.html in the run's directory, or here for several"),
     ] = None
     runs: Annotated[Path, Doc("where the newest run is looked for")] = Path("runs")
 
@@ -172,9 +190,13 @@ class Verify:
     """Decode a .cut file and check every bit, against the original and on test images if these are given."""
 
     file: Annotated[tyro.conf.Positional[Path], _named("FILE.cut"), Doc("the file to read")]
-    against: Annotated[Path | None, Doc("the safetensors file it was made from")] = None
-    data: Annotated[str | None, Doc("count errors on its test images: mnist, fashion-mnist, cifar10, digits")] = None
-    data_root: Annotated[Path | None, Doc("where data sets are kept, instead of the user's cache")] = None
+    against: Annotated[Path | None, _optional("PATH"), Doc("the safetensors file it was made from")] = None
+    data: Annotated[
+        str | None, _optional("STR"), Doc("count errors on its test images: mnist, fashion-mnist, cifar10, digits")
+    ] = None
+    data_root: Annotated[
+        Path | None, _optional("PATH"), Doc("where data sets are kept, instead of the user's cache")
+    ] = None
     max_gb: Annotated[float, Doc("refuse a file whose tensors take more memory than this")] = 4.0
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
 
@@ -184,7 +206,9 @@ class Sizes:
     """Weigh the same weights in every form: dense, compressed, sparse, by each codec, and their entropy."""
 
     source: Annotated[tyro.conf.Positional[Path], _named("MODEL.safetensors"), Doc("a plain model, pruned or not")]
-    nncodec: Annotated[Path | None, Doc("a Python interpreter with NNCodec, to weigh it as well")] = None
+    nncodec: Annotated[
+        Path | None, _optional("PATH"), Doc("a Python interpreter with NNCodec, to weigh it as well")
+    ] = None
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
 
 
@@ -195,7 +219,7 @@ class Predict:
     file: Annotated[tyro.conf.Positional[Path], _named("FILE.cut"), Doc("the network")]
     pictures: Annotated[
         tyro.conf.Positional[tuple[Path, ...]],
-        _named("PICTURE"),
+        _optional("PICTURE ..."),
         Doc("pictures, folders of pictures, or - for one on standard input; each is resized to the network's input"),
     ]
     top: Annotated[int, Doc("how many classes to name, the likeliest first")] = 3
@@ -216,18 +240,22 @@ class Bench:
         Doc("a .cut file, the directory of a run, or a network by name, whose weights are then random"),
     ]
     batch: Annotated[tuple[int, ...], Doc("batch sizes")] = (1,)
-    threads: Annotated[int | None, Doc("CPU threads, instead of torch's own choice")] = None
+    threads: Annotated[int | None, _optional("INT"), Doc("CPU threads, instead of torch's own choice")] = None
     repeats: Annotated[int, Doc("turns of each rival")] = 50
-    density: Annotated[float | None, Doc("share of random weights that is kept; 0.1 if not given")] = None
+    density: Annotated[
+        float | None, _optional("FLOAT"), Doc("share of random weights that is kept; 0.1 if not given")
+    ] = None
     engines: Annotated[
         tuple[str, ...], Doc("dense rivals: eager (always there), onnxruntime, compile (slow to start)")
     ] = (
         "eager",
         "onnxruntime",
     )
-    run: Annotated[Path | None, Doc("the run that a file belongs to: the result is written there, as speed.json")] = (
-        None
-    )
+    run: Annotated[
+        Path | None,
+        _optional("PATH"),
+        Doc("the run that a file belongs to: the result is written there, as speed.json"),
+    ] = None
     json: Annotated[bool, Doc("print JSON and nothing else")] = False
 
 
@@ -249,11 +277,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             require_one_of("command", words[0], tuple(_COMMANDS))
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            return _COMMANDS[words[0]](words[1:])
+            code = _COMMANDS[words[0]](words[1:])
+            sys.stdout.flush()  # what cannot be written is to be known here
+            return code
     except _UsageError as error:
         return _complain(str(error), 2)
     except KeyboardInterrupt:
         return _complain(_INTERRUPTED.get(words[0], "interrupted"), 130)
+    except BrokenPipeError:  # whoever reads has seen enough, as in `secateur inspect FILE | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python says so once more when it ends
+        return 1
     except Exception as error:  # the outermost frame: one line for the user, the trace on request
         if debug:
             traceback.print_exc()
@@ -688,6 +721,8 @@ def _bench(words: list[str]) -> int:
     if what.directory is not None:
         path = write_speed(what.directory, found)
         console.print(f"wrote {path}", soft_wrap=True, highlight=False, markup=False)
+        if what.directory.page.exists():  # it knows of no speed, or of an older one
+            _leave_page(console, what.directory)
     return 0
 
 
@@ -772,7 +807,21 @@ def _parse(command: type[Command], words: list[str], default: Command | None = N
 def _unboxed(complaint: str) -> str:
     """Turn the box that tyro draws around a complaint into one line: the text between its first two rules."""
     said = [*re.split("[─-]{4,}", complaint), complaint][1]
-    return re.sub(r"^Error parsing (?!-)\S+: ", "", re.sub(r"[│╮\s]+", " ", said).strip())
+    said = re.sub(r"[│╮\s]+", " ", said).strip()
+    for pattern, ours in _REWORDED:
+        said = re.sub(pattern, ours, said)
+    return said
+
+
+# What tyro says in the words of Python, in those of the command line.
+_REWORDED = (
+    (r"^Error parsing (--\S+): .*?'(.*)'\]?$", r'\1 cannot be "\2"'),
+    (r"^Error parsing (?!-)\S+: ", ""),
+    (r"^invalid choice '(.*)' for argument '(\S+)'\. Expected one of \('(.*)'\)\.$", r'\2 cannot be "\1", but \3'),
+    (r"(?<=\w)', '(?=\w)", ", "),
+    (r"^Missing value for argument '(\S+)'.*$", r"\1 needs a value"),
+    (r"^Missing from secateur \w+: (\S+) (.*?) \(required\).*$", r"\1 is missing: \2"),
+)
 
 
 def _flags(command: type) -> list[str]:

@@ -18,6 +18,8 @@ from secateur.report.tables import (
     rival_table,
     search_table,
     sensitivity_table,
+    speed_sentence,
+    speed_tables,
     stages_table,
     step_table,
     table1,
@@ -35,6 +37,7 @@ def results_page(results: Path) -> str:
     grids += [table(results, met) for table in (rival_table, stages_table) if met]
     grids += [
         file_table(results, preset_names(), _NETWORKS),
+        *speed_tables(results),
         gathering_table(results),
         *(decay_table(results, network) for network in _NETWORKS),
         search_table(results, _NETWORKS),
@@ -49,9 +52,9 @@ def results_page(results: Path) -> str:
 _INTRODUCTION = """# Results
 
 Written by `make readme` from the files in `results/`; `secateur reproduce` makes those, one JSON for each seed, with
-its settings, versions and times. Everything was chosen on images split from the training set, and the test set was read
-once, at the end. Where it says "not run", it was not run. AlexNet and transfer learning, the paper's other experiments,
-are not here yet."""
+its settings, versions and times, and `benchmarks/` those about speed and codecs. Everything was chosen on images split
+from the training set, and the test set was read once, at the end. Where it says "not run", it was not run. AlexNet and
+transfer learning, the paper's other experiments, are not here yet."""
 
 
 def with_results(readme: str, results: Path) -> str:
@@ -60,8 +63,9 @@ def with_results(readme: str, results: Path) -> str:
     _, end, after = rest.partition(_END)
     if not (begin and end):
         raise ValueError(f"the README has no place for results: put {_BEGIN} and {_END} on lines of their own")
-    table = headline_table(results, preset_names(), _NETWORKS)
-    return f"{before}{_BEGIN}\n\n{table.as_markdown()}\n\n{_END}{after}"
+    table = headline_table(results, preset_names(), _NETWORKS).as_markdown()
+    parts = [_BEGIN, table, *filter(None, [speed_sentence(results)]), _END]
+    return before + "\n\n".join(parts) + after
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ def print_batch(console: Console, speed: BatchSpeed, dense_bytes: int) -> None:
 def print_limits(console: Console, found: Bench) -> None:
     """Say what the columns mean, and what the limits are made of."""
     groups = [group for speed in found.speeds for group in speed.groups]
-    notes = ["", _machine(found.machine)]
+    notes = ["", "whole network: the speed-up is the median of ratios within a turn, not the ratio of medians"]
+    notes.append(_machine(found.machine))
     if any(group.limit is not None for group in groups):
         notes.append("limit: share of it that a sparse call reaches; b: by bytes read, f: by FLOPs")
     if any(len(group.layers) > 1 for group in groups):
@@ -117,7 +118,7 @@ def _ceiling(speed: BatchSpeed) -> str:
 
     return (
         f"Amdahl's ceiling, if the layers that run sparse took no time: {words(speed.ceiling)}; "
-        f"with the activations, poolings and norms that they took over: {words(speed.fused_ceiling)}"
+        f"if what was fused with them, activations and poolings, took none either: {words(speed.fused_ceiling)}"
     )
 
 

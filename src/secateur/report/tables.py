@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -346,6 +347,199 @@ def step_table(results: Path) -> Grid:
     )
     header = ("one training step, one thread", "plain ms", "sibling ms", "ratio", "95 % interval")
     return Grid("Cost of learning thresholds", header, rows)
+
+
+# Speed, as `benchmarks/sparse_networks.py` and `benchmarks/sparse_layers.py` last measured it.
+
+_SWEPT, _THREADED = "never slower: ", ": 2 threads over 1"
+_CONVOLUTION = re.compile(r"(?P<shape>(?:VGG|ResNet) .+), (?P<density>\d+%)")
+
+
+def speed_tables(results: Path) -> tuple[Grid, ...]:
+    """Say how much faster sparse networks and layers are, with every row that was asked for and missed."""
+    networks, layers = (_benchmark(results, f"sparse_{name}") for name in ("networks", "layers"))
+    threaded = {name: row for name, row in layers["rows"].items() if name.endswith(_THREADED)}
+    convolutions = {
+        name: row for name, row in layers["rows"].items() if name not in threaded and _CONVOLUTION.fullmatch(name)
+    }
+    swept = {name: row for name, row in networks["rows"].items() if name.startswith(_SWEPT)}
+    whole = {name: row for name, row in networks["rows"].items() if name not in swept}
+    single = {name: row for name, row in layers["rows"].items() if name not in threaded | convolutions}
+    return (
+        _speed_grid("Speed: whole networks", whole, networks, _AMDAHL),
+        _speed_grid("Speed: linear layers", single, layers, "The limit is that of the bytes read, at batch 1."),
+        _convolution_grid(convolutions, layers),
+        _thread_grid(threaded),
+        _sweep_grid(swept, networks),
+    )
+
+
+def speed_sentence(results: Path) -> str:
+    """Say in a sentence or two how much faster whole networks are; nothing if none was measured."""
+    rows = _benchmark(results, "sparse_networks")["rows"]
+    found: dict[str, list[str]] = {}
+    for name, row in rows.items():
+        if name.startswith(_SWEPT):
+            continue
+        network, _, batch = name.partition(", batch ")
+        found.setdefault(network, []).append(f"{_times(row['speedup'])} at batch {batch}")
+    if not found:
+        return ""
+    networks = "; ".join(f"{network}: {', '.join(speeds)}" for network, speeds in found.items())
+    # Apart: a sweep has many rows that are easily reached.
+    swept = {name: row for name, row in rows.items() if name.startswith(_SWEPT)}
+    asked = {name: row for name, row in rows.items() if name not in swept} | _benchmark(results, "sparse_layers")[
+        "rows"
+    ]
+    slower = f" In a sweep over densities and batch sizes, {_reached(swept, 'are not slower')}." if swept else ""
+    return (
+        f"Speed of `compile_sparse` on one CPU thread, dense eager torch = 1×. {networks}. Of networks and layers, "
+        f"{_reached(asked)}.{slower} [All of them, and those that miss](docs/results.md)."
+    )
+
+
+def _reached(rows: dict[str, Any], what: str = "reach the speed asked for") -> str:
+    return f"{sum(row['reached'] for row in rows.values())} of {len(rows)} {what}"
+
+
+_AMDAHL = (
+    "The limit is Amdahl's, if layers with zeros took no time; what is fused with such a layer can pass it. Of "
+    "LeNet-5, 80 % of it is enough."
+)
+
+
+def _benchmark(results: Path, name: str) -> dict[str, Any]:
+    path = results / "benchmarks" / f"{name}.json"
+    measured: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rows": {}}
+    return measured
+
+
+def _speed_grid(title: str, rows: dict[str, Any], measured: dict[str, Any], limit: str) -> Grid:
+    header = (
+        "one thread",
+        "dense ms",
+        "sparse ms",
+        "speed-up",
+        "95 % interval",
+        "asked for",
+        "over ONNX Runtime",
+        "limit",
+        "planned in",
+    )
+    lines = tuple(
+        (
+            name,
+            *(f"{row['ms'][engine]:.3g}" for engine in ("eager", "sparse")),
+            _result(row),
+            _interval(row),
+            _times(row["at_least"]),
+            _times(_over_onnxruntime(row)),
+            _times(row.get("limit")),
+            f"{row['plan_s']:.1f} s" if "plan_s" in row else "–",
+        )
+        for name, row in rows.items()
+    )
+    return Grid(title, header, lines, f"{_conditions(measured)} {_reached(rows)}. {limit}")
+
+
+def _convolution_grid(rows: dict[str, Any], measured: dict[str, Any]) -> Grid:
+    """Give each shape a row, and each density a column."""
+    cells: dict[str, dict[str, Any]] = {}
+    for name, row in rows.items():
+        parts = _CONVOLUTION.fullmatch(name)
+        assert parts is not None
+        cells.setdefault(parts["shape"], {})[parts["density"]] = row
+    densities = sorted({density for by_density in cells.values() for density in by_density}, key=_percent)
+    asked = {
+        density: next(each[density]["at_least"] for each in cells.values() if density in each) for density in densities
+    }
+    header = ("convolution, batch 1, one thread", *(f"{_percent(density)} % left" for density in densities))
+    lines = [("asked for", *(_times(asked[density]) for density in densities))] if cells else []
+    for shape, by_density in cells.items():
+        lines.append((shape, *(_result(by_density[d]) if d in by_density else "–" for d in densities)))
+    note = f"{_conditions(measured)} {_reached(rows)}."
+    return Grid("Speed: convolutions", header, tuple(lines), note)
+
+
+def _thread_grid(rows: dict[str, Any]) -> Grid:
+    lines = tuple(
+        (name.removesuffix(_THREADED), _result(row), _interval(row), _times(row["at_least"]), _times(row.get("limit")))
+        for name, row in rows.items()
+    )
+    header = ("sparse, two threads over one", "speed-up", "95 % interval", "asked for", "limit")
+    return Grid("Speed: two threads", header, lines, "In turns in one process, by the wall clock.")
+
+
+def _sweep_grid(rows: dict[str, Any], measured: dict[str, Any]) -> Grid:
+    """Give each network a row: its worst density and batch size, and those that miss."""
+    by_network: dict[str, dict[str, Any]] = {}
+    for name, row in rows.items():
+        network, _, case = name.removeprefix(_SWEPT).partition(", ")
+        by_network.setdefault(network, {})[case] = row
+    lines = []
+    for network, cases in by_network.items():
+        worst = min(cases, key=lambda case: float(cases[case]["speedup"]))
+        missed = [case for case, row in cases.items() if not row["reached"]]
+        lines.append(
+            (
+                network,
+                str(len(cases)),
+                f"{cases[worst]['speedup']:.2f}× ({worst})",
+                _interval(cases[worst]),
+                str(sum(row.get("keeps_layers", False) for row in cases.values())),
+                "; ".join(missed) or "none",
+            )
+        )
+    header = ("network", "densities and batch sizes", "slowest", "95 % interval", "keep their layers", "missed")
+    least = min((row["at_least"] for row in rows.values()), default=math.nan)
+    note = (
+        f"Every density from 0 to 100 % and batch size from 1 to 256: none may fall below {least:g}×, which the 95 % "
+        f"interval of the median must reach. {_reached(rows, 'do')}. {_conditions(measured)}"
+    )
+    return Grid("Speed: is any network ever slower?", header, tuple(lines), note)
+
+
+def _result(row: dict[str, Any]) -> str:
+    """Write a speed-up, and plainly so if it is not what was asked for."""
+    text = _times(row["speedup"])
+    if row["reached"]:
+        return text
+    over = _over_onnxruntime(row)
+    is_fast = row["speedup"] >= row["at_least"]
+    why = ": ONNX Runtime is faster" if is_fast and over is not None and over <= 1 else ""
+    return f"**{text}, missed{why}**"
+
+
+def _over_onnxruntime(row: dict[str, Any]) -> float | None:
+    ratio: float | None = row.get("over", {}).get("onnxruntime", {}).get("ratio")
+    return ratio
+
+
+def _interval(row: dict[str, Any]) -> str:
+    low, high = row["interval"]
+    return f"{low:.2f} … {high:.2f}"
+
+
+def _times(ratio: float | None) -> str:
+    if ratio is None:
+        return "–"
+    return f"{ratio:.{1 if ratio >= 10 else 2}f}×"
+
+
+def _percent(share: str) -> int:
+    return int(share.removesuffix("%"))
+
+
+def _conditions(measured: dict[str, Any]) -> str:
+    """Say how a benchmark was measured, as far as it says so itself."""
+    engines = [
+        f"ONNX Runtime {version}" for name, version in measured.get("engines", {}).items() if name == "onnxruntime"
+    ]
+    with_versions = ", ".join([f"torch {measured['torch']}", *engines]) if "torch" in measured else ""
+    clock = {"cpu": "CPU time of the calling thread", "wall": "wall clock"}.get(measured.get("clock", ""), "")
+    told = [f"medians of {measured['repeats']} turns"] if "repeats" in measured else []
+    told += [each for each in (clock, with_versions, measured.get("cpu")) if each]
+    return f"Ratios over dense eager torch, in turns in one process: {', '.join(told)}."
 
 
 def coder_table(results: Path) -> Grid:
