@@ -3,7 +3,8 @@
 The network is that of `rans_alexnet.py`: AlexNet's own shapes, the per-layer sparsities of the paper's table 2. Each
 way of reading has a fresh process, and its peak is counted above what interpreter, torch and secateur take. The ways:
 `secateur.load` into a model, whose own memory counts, `secateur.load_state`, and `Archive.read_sparse`, which gives
-places and values and never builds a dense tensor. The sparse way must stay below the size of the dense weights.
+places and values and never builds a dense tensor. Then from the file to an answer for one picture, activations
+included: with a dense network, and with `load_sparse`. The sparse ways must stay below the size of the dense weights.
 """
 
 import argparse
@@ -17,10 +18,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from random_sparsity import random_zeros_
 from rans_alexnet import LAYERS, alexnet, resident_bytes
 from torch import nn
 
 import secateur
+from secateur import models
 from secateur.encode import open_archive
 
 LIMIT = 1.0  # peak of the sparse way ÷ bytes of the dense weights
@@ -48,7 +51,27 @@ def read_sparse(path: Path) -> dict[str, object]:
         return {record.name: archive.read_sparse(record) for record in archive.records}
 
 
-WAYS = {"secateur.load": load, "secateur.load_state": load_state, "Archive.read_sparse": read_sparse}
+def answer_dense(path: Path) -> object:
+    return answer(secateur.load(path).eval())
+
+
+def answer_sparse(path: Path) -> object:
+    return answer(secateur.load_sparse(path))
+
+
+def answer(network: nn.Module) -> object:
+    with torch.inference_mode():
+        return network, network(torch.zeros(1, *models.MODELS["alexnet"].input_shape))
+
+
+WAYS = {
+    "secateur.load": load,
+    "secateur.load_state": load_state,
+    "Archive.read_sparse": read_sparse,
+    "load, and answer": answer_dense,
+    "load_sparse, and answer": answer_sparse,
+}
+SPARSE = ("Archive.read_sparse", "load_sparse, and answer")
 
 
 def print_peak(way: str, path: Path) -> None:
@@ -58,6 +81,9 @@ def print_peak(way: str, path: Path) -> None:
     with open_archive(warm) as archive:  # what is loaded on first use is not the weights' doing
         for record in archive.records:
             archive.read(record), archive.read_sparse(record)
+    with torch.inference_mode():
+        for network in (secateur.load(warm), secateur.load_sparse(warm)):
+            network(torch.zeros(1, 1, 28, 28))
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     before = resident_bytes("VmRSS")
     start = time.perf_counter()
@@ -97,21 +123,22 @@ def main() -> None:
         path, model = Path(folder) / "alexnet.cut", alexnet()
         dense = sum(tensor.nbytes for tensor in model.state_dict().values())
         nonzero = sum(int(torch.count_nonzero(tensor)) for tensor in model.state_dict().values())
-        size = secateur.save(model, path, codec=options.codec)
-        secateur.save(nn.Linear(30, 20), f"{path}.warm", codec=options.codec)
+        size = secateur.save(model, path, codec=options.codec, architecture="alexnet")
+        small = random_zeros_(models.build("lenet-5", seed=0), 0.1)
+        secateur.save(small, f"{path}.warm", codec=options.codec)
         assert_same(model, path)
         del model
         rows = {way: measure(way, path) for way in WAYS}
     share = f"{nonzero:,} of them not zero ({4 * nonzero / dense:.1%})"
     print(f"dense weights {dense / 1e6:.0f} MB, {share}, file {size / 1e6:.1f} MB")
-    print(f"{'':22}{'peak MB':>10}{'÷ dense':>10}{'kept MB':>10}{'seconds':>10}")
+    print(f"{'':24}{'peak MB':>10}{'÷ dense':>10}{'kept MB':>10}{'seconds':>10}")
     for way, row in rows.items():
         row["peak_over_dense"] = row["peak_mb"] * 1e6 / dense
         print(
-            f"{way:22}{row['peak_mb']:10.0f}{row['peak_over_dense']:10.2f}{row['kept_mb']:10.0f}{row['first_s']:10.2f}"
+            f"{way:24}{row['peak_mb']:10.0f}{row['peak_over_dense']:10.2f}{row['kept_mb']:10.0f}{row['first_s']:10.2f}"
         )
-    sparse = rows["Archive.read_sparse"]["peak_over_dense"]
-    print(f"the sparse way peaks at {sparse:.2f} × the dense weights, limit {LIMIT}")
+    sparse = max(rows[way]["peak_over_dense"] for way in SPARSE)
+    print(f"the sparse ways peak at {sparse:.2f} × the dense weights, limit {LIMIT}")
     if options.save:
         facts = {
             "codec": options.codec,
@@ -127,7 +154,7 @@ def main() -> None:
         options.save.parent.mkdir(parents=True, exist_ok=True)
         options.save.write_text(json.dumps({"rows": rows, **facts}, indent=1, ensure_ascii=False) + "\n")
     if sparse >= LIMIT:
-        raise SystemExit("the sparse way takes as much memory as the dense weights")
+        raise SystemExit("a sparse way takes as much memory as the dense weights")
 
 
 if __name__ == "__main__":
