@@ -314,6 +314,8 @@ def test_ctrl_c_ends_a_process_with_130_and_leaves_a_run_to_resume(command, tmp_
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell that runs the tests in the background has made them deaf to Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     while not list(tmp_path.glob("runs/*/train.checkpoint.safetensors")):
         assert process.poll() is None
