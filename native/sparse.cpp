@@ -217,8 +217,12 @@ INLINE floats gelu_of(floats x) {
     return x * select(x < 0, tail, 1 - tail);
 }
 
-// x·σ(2√(2/π)(x + 0.044715 x³)), the approximation by a hyperbolic tangent.
-INLINE floats gelu_tanh_of(floats x) { return x / (1 + exp2(x * (-2.3022082f + x * x * -0.10294324f))); }
+// x·σ(2√(2/π)(x + 0.044715 x³)), the approximation by a hyperbolic tangent. Far below zero σ is none, also where 2^126,
+// the most that exp2 gives, is not much beside x.
+INLINE floats gelu_tanh_of(floats x) {
+    floats y = x / (1 + exp2(x * (-2.3022082f + x * x * -0.10294324f)));
+    return select(x < -32, x * 0, y);
+}
 
 INLINE floats activated(floats x, int64_t activation) {
     if (activation == relu) return select(x < 0, floats{}, x);  // NaN stays NaN
