@@ -169,6 +169,18 @@ def test_micro_batches_add_up_to_the_step_of_the_whole_batch(tmp_path):
         assert_close(got, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_clipping_is_for_the_weights_and_does_not_see_the_thresholds(tmp_path):
+    one_step = {"epochs": 1, "batch_size": 256, "optimizer": "sgd", "lambda_wd": 0.0, "rho": 1e-3}
+    free, clipped = train(tmp_path / "free", **one_step), train(tmp_path / "clipped", clip_norm=1e-3, **one_step)
+    heavy = train(tmp_path / "heavy", clip_norm=1e-3, lambda_t=1e3, **one_step)
+    for expected, got in zip(*(secateur.learned_thresholds(model).values() for model in (free, clipped)), strict=True):
+        assert torch.equal(got.threshold, expected.threshold)
+    names = [name for name, _ in free.named_parameters() if not name.endswith("threshold")]
+    for name in names:  # L_t sends nothing to the weights, so its size makes no difference to how they are clipped
+        assert torch.equal(heavy.get_parameter(name), clipped.get_parameter(name))
+    assert any(not torch.equal(free.get_parameter(name), clipped.get_parameter(name)) for name in names)
+
+
 def test_no_epochs_change_nothing(tmp_path):
     trained = train(tmp_path, epochs=0)
     torch.manual_seed(0)

@@ -51,7 +51,7 @@ class TrainConfig:
     input_dropout: Annotated[float, Doc("share of input pixels set to zero in training")] = 0.0
     augment: Annotated[float, Doc("share of training images replaced by a distorted copy")] = 0.0
     scaling: Annotated[Literal["unit", "standard"], Doc("pixels in 0…1, or of mean 0 and deviation 1")] = "unit"
-    clip_norm: Annotated[float | None, Doc("clip the gradient to this norm")] = None
+    clip_norm: Annotated[float | None, Doc("clip the gradient of the weights to this norm")] = None
     accumulate: Annotated[int, Doc("micro-batches per step")] = 1
     precision: Annotated[Literal["no", "bf16", "fp16"], Doc("mixed precision by autocast")] = "no"
 
@@ -183,6 +183,9 @@ def fit(
     rates = [group["lr"] for group in optimizer.param_groups]
     steps = math.ceil(len(source) / config.batch_size)
     has_thresholds = bool(learned_thresholds(model))
+    # Not the thresholds': theirs are sums over whole layers, beside which the weights' would be clipped to nothing.
+    thresholds = {id(function.threshold) for function in learned_thresholds(model).values()}
+    clipped = [parameter for parameter in prepared.parameters() if id(parameter) not in thresholds]
     facts: dict[str, Any] = {"epoch": 0, "seconds": 0.0, "log_bytes": 0}
     if journal.checkpoint.exists():
         facts = checkpoint.load(journal.checkpoint, prepared, optimizer.optimizer)
@@ -219,7 +222,7 @@ def fit(
                     terms[name] = terms.get(name, 0.0) + part.detach()
                 accelerator.backward(loss / config.accumulate)
             if config.clip_norm is not None:
-                accelerator.clip_grad_norm_(prepared.parameters(), config.clip_norm)
+                accelerator.clip_grad_norm_(clipped, config.clip_norm)
             optimizer.step()
             optimizer.zero_grad()
             if accelerator.is_main_process:
