@@ -11,7 +11,7 @@ import secateur
 from secateur import models
 from secateur.encode import Archive
 from secateur.encode.container import Architecture
-from secateur.run import SparseChain, compile_sparse, files, load_sparse, planner
+from secateur.run import SparseChain, compile_sparse, load_sparse, planner
 
 
 def pruned(name, density, seed=0):
@@ -149,7 +149,3 @@ def test_the_limit_of_memory_is_respected(tmp_path):
     secateur.save(pruned("lenet-300-100", 0.1), tmp_path / "model.cut")
     with pytest.raises(secateur.FormatError):
         load_sparse(tmp_path / "model.cut", max_bytes=1000)
-
-
-def test_what_is_sparse_without_timing_is_a_prior():
-    assert files.DENSEST < planner._DENSEST

@@ -534,3 +534,15 @@ def test_a_kernel_of_no_known_kind_is_refused():
         Kernel(3)
     with pytest.raises(ValueError, match="spread"):
         Kernel(0, 0)
+
+
+@pytest.mark.parametrize(("kernel", "dilation"), [(3, 1), (5, 2), ((3, 1), 1)])
+def test_padding_may_be_given_by_its_name(kernel, dilation):
+    x = torch.randn(2, 3, 12, 11)
+    for padding in ("same", "valid"):
+        module = torch.nn.Conv2d(3, 4, kernel, padding=padding, dilation=dilation).requires_grad_(False)
+        torch.testing.assert_close(SparseChain([Layer.of(module)])(x), module(x), rtol=1e-4, atol=1e-5)
+
+
+def test_padding_that_differs_between_sides_is_left_to_torch():
+    assert Layer.of(torch.nn.Conv2d(3, 4, 2, padding="same")) is None

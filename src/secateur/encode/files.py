@@ -154,12 +154,7 @@ def _build(archive: Archive, path: str | PathLike[str], import_class: bool) -> n
     if architecture is None:
         raise ValueError(f"{path} does not say which network it holds: pass it as model=, or use load_state")
     if architecture.is_ours:
-        # Without memory until the file is known to hold all of it: a hundred bytes may name a network of 553 MB.
-        with torch.device("meta"):
-            model = models.build(architecture.name, seed=0)
-        _cast(model, dtypes)
-        _require_match(archive, model.state_dict(), type(model).__name__, path)
-        return model.to_empty(device=torch.get_default_device())
+        return skeleton(archive, path).to_empty(device=torch.get_default_device())
     if not import_class:
         raise ValueError(
             f"{path} holds a {architecture.name}, which is not one of ours: pass it as model=, or, if you trust the "
@@ -171,6 +166,19 @@ def _build(archive: Archive, path: str | PathLike[str], import_class: bool) -> n
         raise ValueError(f"{architecture.name}, which {path} names, is not a torch module")
     model = kind(**architecture.arguments or {})
     _cast(model, dtypes)
+    return model
+
+
+def skeleton(archive: Archive, path: str | PathLike[str]) -> nn.Module:
+    """Return the network of ours that a file names, with the file's dtypes, once it is known to hold all of it.
+
+    It has no memory: a hundred bytes may name a network of 553 MB.
+    """
+    assert archive.architecture is not None
+    with torch.device("meta"):
+        model = models.build(archive.architecture.name, seed=0)
+    _cast(model, {record.name: record.dtype for record in archive.records})
+    _require_match(archive, model.state_dict(), type(model).__name__, path)
     return model
 
 

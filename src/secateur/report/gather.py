@@ -325,10 +325,6 @@ def _file(reader: _Reader, place: RunDirectory, content: Any) -> PackedFile:
     )
 
 
-def _test_of_file(content: Any) -> Error:
-    return Error(percent=float(content["error"]["decoded"]), images="test", count=_count(content["test_images"]))
-
-
 def _speed(content: Any) -> Speed:
     return Speed(
         dense_ms=float(content["dense_ms"]),

@@ -20,6 +20,7 @@ _L1_BYTES = 24 << 10  # what a block of the input may take of the first level of
 # That a row should have, on average: with fewer, its waiting sums cost more than they. In a panel by its vectors.
 _WEIGHTS_IN_BLOCK = {0: 16, 1: 80, 2: 60, 4: 40, 8: 32}
 _BAND_BYTES = 320 << 10  # of a padded image, which should fit the second level
+_VECTORS = 12  # of pixels, that a kernel sums side by side
 _SEGMENT = 512  # rows whose sums fit the second level
 _SIZES_KEPT = 32  # shapes of samples that a chain stays laid out for
 
@@ -155,7 +156,9 @@ class SparseChain(nn.Module):
             raise TypeError(f"a compiled network takes float32 on the CPU, got {x.dtype} on {x.device}")
         x = x.detach().contiguous()
         lead, sample = self._split(x.shape, first)
-        out = self._out_shape(sample)
+        out = sample
+        for layer in self.layers():
+            out = layer.out_shape(out)
         batch = math.prod(lead)
         if residual is not None:
             residual = self._checked(residual).expand(*lead, *out).contiguous()
@@ -192,25 +195,9 @@ class SparseChain(nn.Module):
                 raise ValueError(f"the layer takes {first.shape[1]:,} features, got an input of shape {tuple(shape)}")
             return tuple(lead), tuple(sample)
         channels = first.shape[1] * first.window.groups
-        dims = 2 if first.shape[2] == 1 and len(shape) == 2 else 3
-        lead, sample = (shape[:-dims], shape[-dims:]) if len(shape) <= 4 else (shape, shape[:0])
-        if len(sample) != 3 or sample[0] != channels:
+        if len(shape) not in (3, 4) or shape[-3] != channels:
             raise ValueError(f"the layer takes images of {channels} channels, got an input of shape {tuple(shape)}")
-        return tuple(lead), tuple(sample)
-
-    def _out_shape(self, sample: tuple[int, ...]) -> tuple[int, ...]:
-        for spec in self._specs:
-            if spec.window is None:
-                if math.prod(sample) != spec.shape[1]:
-                    raise ValueError(f"a layer takes {spec.shape[1]:,} features, the one before gives {sample}")
-                sample = (spec.shape[0],)
-            else:
-                size = spec.window.out((sample[1], sample[2]), (spec.shape[2], spec.shape[3]))
-                if min(size) < (spec.pool.size if spec.pool else 1):
-                    what = "the layer's filters" + (" and its pool" if spec.pool else "")
-                    raise ValueError(f"images of {sample[1]} × {sample[2]} pixels are smaller than {what}")
-                sample = (spec.shape[0], *(spec.pool.out(size) if spec.pool else size))
-        return sample
+        return tuple(shape[:-3]), tuple(shape[-3:])
 
     def _twin(self, x: Tensor, residual: Tensor | None) -> Tensor:
         layers = self.layers()
@@ -285,12 +272,12 @@ def _taps(layer: Layer) -> tuple[Array, Array, Array]:
     return channel, down, right
 
 
-def _geometry(layer: Layer, sample: tuple[int, ...]) -> dict[str, int]:
+def _convolution_step(layer: Layer, sample: tuple[int, ...], packed: Packed, **plane: int) -> kernels.Step:
     assert layer.window is not None
     window = layer.window
     out = window.out((sample[1], sample[2]), layer.kernel)
     pooled = layer.pool.out(out) if layer.pool else out
-    return {
+    geometry = {
         **dict(zip(("height", "width"), sample[1:], strict=True)),
         **dict(zip(("out_height", "out_width"), out, strict=True)),
         **dict(zip(("stride_y", "stride_x"), window.stride, strict=True)),
@@ -299,6 +286,9 @@ def _geometry(layer: Layer, sample: tuple[int, ...]) -> dict[str, int]:
         "pool": layer.pool.size if layer.pool else 0,
         "pool_stride": layer.pool.stride if layer.pool else 1,
     }
+    rows = layer.weight.shape[0]
+    kind = kernels.CONVOLUTION
+    return kernels.step(kind, layer.activation, rows, layer.inputs, packed, layer.bias, **geometry, **plane)
 
 
 def _convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step, Array]:
@@ -317,33 +307,29 @@ def _convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple
     out = layer.window.out((sample[1], sample[2]), layer.kernel)
     halo = int(down.max(initial=0)) // stride_y
     row_bytes = max(len(used) * layer.inputs * pitch, 1) * 4
-    band = min(max(_BAND_BYTES // row_bytes - halo, 4, math.ceil(8 * kernels.lanes() / pitch)), out[0])
+    band = min(max(_BAND_BYTES // row_bytes - halo, 4, math.ceil(_VECTORS * kernels.lanes() / pitch)), out[0])
     is_whole = (stride_y, stride_x, pad_y, pad_x) == (1, 1, 0, 0)
     plane_rows = sample[1] if is_whole else band + halo
     plane = plane_rows * pitch
     offset = (number[key] * layer.inputs + channel) * plane + down // stride_y * pitch + right // stride_x
     # A channel's part of a run of pixels: the run, and as often as weights look at other rows or phases.
     rows = len(np.unique(down * stride_x + right % stride_x))
-    run = (12 * kernels.lanes() + layer.kernel[1] // stride_x) * max(rows, 1) * 4
+    run = (_VECTORS * kernels.lanes() + layer.kernel[1] // stride_x) * max(rows, 1) * 4
     wanted = math.ceil(_WEIGHTS_IN_BLOCK[0] / max(layer.weight.density * math.prod(layer.kernel), 1e-6))
     block = max(min(max(_L1_BYTES // run, wanted) * kernel.spread, layer.inputs), 1)
     # Segments are also what threads share: of few filters each makes few.
     filters = layer.weight.shape[0]
     segment = max(min(filters, max(math.ceil(filters / 8), 32), _SEGMENT), 1)
     packed = pack_offsets(layer.weight, offset, channel, layer.inputs, block, segment, shared=kernel.shared)
-    step = kernels.step(
-        kernels.CONVOLUTION,
-        layer.activation,
-        filters,
-        layer.inputs,
+    step = _convolution_step(
+        layer,
+        sample,
         packed,
-        layer.bias,
         plane_rows=plane_rows,
         pitch=pitch,
         band=out[0] if is_whole else band,
         phase_count=len(phases),
         phases=phases.ctypes.data,
-        **_geometry(layer, sample),
     )
     return packed, step, phases
 
@@ -354,17 +340,6 @@ def _panel_convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) ->
     plane_rows, pitch = (size + 2 * pad for size, pad in zip(sample[1:], layer.window.padding, strict=True))
     channel, down, right = _taps(layer)
     offset = (channel * plane_rows + down) * pitch + right
-    filters, block = layer.weight.shape[0], max(layer.inputs, 1)
-    packed = pack_offsets(layer.weight, offset, channel, layer.inputs, block, max(filters, 1), shared=kernel.shared)
-    step = kernels.step(
-        kernels.CONVOLUTION,
-        layer.activation,
-        filters,
-        layer.inputs,
-        packed,
-        layer.bias,
-        plane_rows=plane_rows,
-        pitch=pitch,
-        **_geometry(layer, sample),
-    )
-    return packed, step, None
+    block, segment = max(layer.inputs, 1), max(layer.weight.shape[0], 1)
+    packed = pack_offsets(layer.weight, offset, channel, layer.inputs, block, segment, shared=kernel.shared)
+    return packed, _convolution_step(layer, sample, packed, plane_rows=plane_rows, pitch=pitch), None

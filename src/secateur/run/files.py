@@ -6,13 +6,12 @@ import math
 from collections.abc import Mapping
 from os import PathLike
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from secateur import models
-from secateur.encode import Archive, Record, SparseTensor, open_archive
+from secateur.encode import Archive, Record, open_archive
 from secateur.encode.container import MAX_BYTES
+from secateur.encode.files import skeleton
 from secateur.run import kernels
 from secateur.run.chain import Kernel
 from secateur.run.graph import Unit, regions, units
@@ -37,7 +36,7 @@ def load_sparse(path: str | PathLike[str], *, batch: int = 1, max_bytes: int = M
         [region] = regions(skeleton, 1)
         shape = vars(type(skeleton))["input_shape"]
         note_shapes(region.graph, (torch.empty((batch, *shape), device="meta"),))
-        weights = _fill(archive, region.graph, path)
+        weights = _fill(archive, region.graph)
     found = units(region.graph, weights)
     groups = [group for run in runs(found) for group in _group(run, weights, batch)]
     if weights:
@@ -51,25 +50,15 @@ def load_sparse(path: str | PathLike[str], *, batch: int = 1, max_bytes: int = M
 
 
 def _skeleton(archive: Archive, path: str | PathLike[str]) -> nn.Module:
-    """Return the network that a file names, without memory, if the file holds all of it."""
+    """Return the network that a file names, without memory, if it is one of ours and the file holds all of it."""
     architecture = archive.architecture
     if architecture is None or not architecture.is_ours:
         what = "does not say which network it holds" if architecture is None else f"holds a {architecture.name}"
         raise ValueError(f"{path} {what}: load it into a model of yours, and compile that with compile_sparse")
-    with torch.device("meta"):
-        model = models.build(architecture.name, seed=0)
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    for record in archive.records:
-        if wanted.pop(record.name, None) != tuple(record.shape):
-            raise ValueError(
-                f'{path} holds "{record.name}" of shape {tuple(record.shape)}, which {architecture.name} has not'
-            )
-    if wanted:
-        raise ValueError(f'{path} does not hold "{next(iter(wanted))}", which {architecture.name} has')
-    return model
+    return skeleton(archive, path).float()
 
 
-def _fill(archive: Archive, graph: nn.Module, path: str | PathLike[str]) -> dict[str, SparseWeight]:
+def _fill(archive: Archive, graph: nn.Module) -> dict[str, SparseWeight]:
     """Read all tensors: the weights of sparse layers by name of the layer, the others into the graph."""
     layers = {f"{name}.weight": name for name, module in graph.named_modules() if Layer.of_kind(module)}
     sparse: dict[str, SparseWeight] = {}
@@ -77,7 +66,7 @@ def _fill(archive: Archive, graph: nn.Module, path: str | PathLike[str]) -> dict
     for record in archive.records:
         source = archive.record(record.alias_of) if record.alias_of is not None else record
         if record.name in layers and _density(source) <= DENSEST:
-            sparse[layers[record.name]] = _weight(archive.read_sparse(source))
+            sparse[layers[record.name]] = SparseWeight.of_sparse(*archive.read_sparse(source))
         else:
             tensor = archive.read(source)
             dense[record.name] = tensor.float() if tensor.is_floating_point() else tensor
@@ -87,14 +76,6 @@ def _fill(archive: Archive, graph: nn.Module, path: str | PathLike[str]) -> dict
 
 def _density(record: Record) -> float:
     return record.coding.nonzero / max(record.size, 1)
-
-
-def _weight(tensor: SparseTensor) -> SparseWeight:
-    values = tensor.values.astype(np.float32, copy=False)
-    kept = ~(np.abs(values) < np.finfo(np.float32).tiny)  # −0.0 and denormals are zeros to us, NaN is none
-    if kept.all():
-        return SparseWeight(tensor.places, values, tensor.shape)
-    return SparseWeight(tensor.places[kept], values[kept], tensor.shape)
 
 
 def _group(run: list[Unit], weights: Mapping[str, SparseWeight], batch: int) -> list[Group]:

@@ -10,7 +10,7 @@ import inspect
 import operator
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from secateur.encode.units import HiddenUnits, hidden_units
 from secateur.run.layers import Activation, Layer, Pool
-from secateur.run.weights import SparseWeight
+from secateur.run.weights import TINY, SparseWeight
 
 Weights: TypeAlias = dict[str, SparseWeight]
 
@@ -30,7 +30,6 @@ _RELU = {F.relu, torch.relu, "relu", "relu_", F.relu_, torch.relu_}
 _ADD = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _FLATTEN = {torch.flatten, "flatten"}
 _RESHAPE = {"view", "reshape", torch.reshape}
-_TINY = float(np.finfo(np.float32).tiny)
 
 
 def trace(model: nn.Module, given: int = 1) -> fx.GraphModule | None:
@@ -172,12 +171,12 @@ def _fold_norms(graph: fx.GraphModule) -> None:
         if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d) or not isinstance(before, fx.Node):
             continue
         layer = module_of(graph, before)
-        fits = (isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)) or (
-            isinstance(layer, nn.Linear) and isinstance(norm, nn.BatchNorm1d) and Layer.of_kind(layer)
+        # A batch norm over (samples, channels, length) reads another dimension than a linear layer writes.
+        fits = (type(layer), type(norm)) == (nn.Conv2d, nn.BatchNorm2d) or (
+            (type(layer), type(norm)) == (nn.Linear, nn.BatchNorm1d) and len(before.meta.get("shape") or ()) == 2
         )
         if (
             not fits
-            or type(norm) not in (nn.BatchNorm1d, nn.BatchNorm2d)
             or layer is None
             or not Layer.of_kind(layer)
             or norm.running_mean is None
@@ -190,8 +189,6 @@ def _fold_norms(graph: fx.GraphModule) -> None:
         ):
             continue
         if isinstance(layer, nn.Linear):
-            if layer.in_features and _is_sequence(before):
-                continue  # a batch norm over (samples, channels, length) reads another dimension than the layer writes
             folded: nn.Module = fuse_linear_bn_eval(layer, norm)
         else:
             assert isinstance(layer, nn.Conv2d)
@@ -206,11 +203,6 @@ def _fold_norms(graph: fx.GraphModule) -> None:
 def _read_by_themselves(graph: fx.GraphModule) -> set[str]:
     """Name the modules whose tensors the forward pass also reads in ways that we do not know."""
     return {str(node.target).rpartition(".")[0] for node in graph.graph.nodes if node.op == "get_attr"}
-
-
-def _is_sequence(node: fx.Node) -> bool:
-    shape = node.meta.get("shape")
-    return shape is None or len(shape) != 2
 
 
 def _shrink(units: HiddenUnits) -> None:
@@ -243,7 +235,7 @@ def flush_denormals(graph: nn.Module) -> None:
         for name, parameter in list(module._parameters.items()):
             if parameter is None or parameter.is_meta or parameter.dtype is not torch.float32:
                 continue
-            denormal = (parameter.detach().abs() < _TINY) & (parameter.detach() != 0)
+            denormal = (parameter.detach().abs() < TINY) & (parameter.detach() != 0)
             if denormal.any():
                 kept = torch.where(denormal, torch.zeros(()), parameter.detach())
                 setattr(module, name, nn.Parameter(kept, requires_grad=False))
@@ -263,7 +255,6 @@ class Unit:
     nodes: list[fx.Node]
     residual: fx.Node | None = None
     flattens: bool = False
-    activation_in_place: bool = field(default=False)
 
     @property
     def output(self) -> fx.Node:
@@ -272,16 +263,7 @@ class Unit:
 
     def dense(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Compute the same as the network did, with the dense layer."""
-        y: Tensor = self.module(x.flatten(1) if self.flattens else x)
-        if residual is not None:
-            y = y + residual
-        if self.layer.activation == "relu":
-            y = F.relu(y)
-        elif self.layer.activation != "none":
-            y = F.gelu(y, approximate="none" if self.layer.activation == "gelu" else "tanh")
-        if self.layer.pool is not None:
-            y = F.max_pool2d(y, self.layer.pool.size, self.layer.pool.stride)
-        return y
+        return self.layer.finish(self.module(x.flatten(1) if self.flattens else x), residual)
 
 
 def units(graph: fx.GraphModule, weights: Weights | None = None) -> list[Unit]:

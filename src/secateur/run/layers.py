@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from secateur.run.weights import Array, SparseWeight
+from secateur.run.weights import TINY, Array, SparseWeight
 
 Activation = Literal["none", "relu", "gelu", "gelu_tanh"]
 
@@ -73,11 +73,11 @@ class Layer:
         rows = weight.shape[0]
         given = module.bias
         bias = np.zeros(rows, np.float32) if given is None else given.detach().float().numpy().copy()
-        bias[np.abs(bias) < np.finfo(np.float32).tiny] = 0  # a denormal would come out where a row has no weights
+        bias[np.abs(bias) < TINY] = 0  # a denormal would come out where a row has no weights
         if isinstance(module, nn.Linear):
             return cls(weight, bias)
-        assert not isinstance(module.padding, str)
-        stride, padding, dilation = module.stride, module.padding, module.dilation
+        stride, padding, dilation = module.stride, _padding(module), module.dilation
+        assert padding is not None
         window = Window((stride[0], stride[1]), (padding[0], padding[1]), (dilation[0], dilation[1]), module.groups)
         return cls(weight, bias, window=window)
 
@@ -95,8 +95,13 @@ class Layer:
         """Return the shape of one sample of the result, given that of one sample of the input."""
         rows = self.weight.shape[0]
         if self.window is None:
+            if math.prod(shape) != self.inputs:
+                raise ValueError(f"a layer takes {self.inputs:,} features, the one before gives {shape}")
             return (rows,)
         size = self.window.out((shape[-2], shape[-1]), self.kernel)
+        if min(size) < (self.pool.size if self.pool else 1):
+            what = "the layer's filters" + (" and its pool" if self.pool else "")
+            raise ValueError(f"images of {shape[-2]} × {shape[-1]} pixels are smaller than {what}")
         return (rows, *(self.pool.out(size) if self.pool else size))
 
     def multiplications(self, shape: tuple[int, ...]) -> int:
@@ -119,9 +124,16 @@ class Layer:
         """Compute the layer with torch's own sparse products."""
         bias = torch.from_numpy(self.bias)
         y = _multiply(self._csr[0], x) + bias if self.window is None else self._convolve(x, self.window, bias)
+        return self.finish(y, residual)
+
+    def finish(self, y: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Do with torch what follows the product: residual, activation and pooling."""
         if residual is not None:
             y = y + residual
-        y = _activate(y, self.activation)
+        if self.activation == "relu":
+            y = F.relu(y)
+        elif self.activation != "none":
+            y = F.gelu(y, approximate="none" if self.activation == "gelu" else "tanh")
         return y if self.pool is None else F.max_pool2d(y, self.pool.size, self.pool.stride)
 
     def _convolve(self, x: Tensor, window: Window, bias: Tensor) -> Tensor:
@@ -140,7 +152,7 @@ def _is_plain(module: nn.Module) -> bool:
         return False
     if set(module._parameters) != {"weight", "bias"} or module._buffers:
         return False
-    if isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or isinstance(module.padding, str)):
+    if isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or _padding(module) is None):
         return False
     return all(
         parameter is None or (parameter.dtype is torch.float32 and parameter.device.type in ("cpu", "meta"))
@@ -148,16 +160,14 @@ def _is_plain(module: nn.Module) -> bool:
     )
 
 
+def _padding(module: nn.Conv2d) -> tuple[int, int] | None:
+    """Return the zeros on each side, (vertical, horizontal); None if two sides differ, as "same" may ask for."""
+    left, right, top, bottom = module._reversed_padding_repeated_twice
+    return (top, left) if (top, left) == (bottom, right) else None
+
+
 def _multiply(csr: Tensor, x: Tensor) -> Tensor:
     # `F.linear(x, csr)` takes three to twenty times as long, and a matrix with one column twice.
     if len(x) == 1:
         return torch.mv(csr, x[0])[None]
     return (csr @ x.t().contiguous()).t()
-
-
-def _activate(x: Tensor, activation: Activation) -> Tensor:
-    if activation == "relu":
-        return F.relu(x)
-    if activation == "none":
-        return x
-    return F.gelu(x, approximate="none" if activation == "gelu" else "tanh")

@@ -22,7 +22,6 @@ from secateur.run.chain import Kernel, SparseChain
 from secateur.run.graph import (
     Region,
     Unit,
-    Weights,
     changes_in_place,
     flush_denormals,
     regions,
@@ -354,7 +353,7 @@ def race(
 
 def _choose(run: Sequence[Unit], shared: bool) -> list[Group]:
     """Decide about layers in a row: which run sparse, and whether they run as one."""
-    single = [_time_unit(unit, shared) for unit in run]
+    single = [_time_chain([unit], shared) for unit in run]
     groups = _join([(unit, group) for unit, group in zip(run, single, strict=True)], shared)
     dense_ms = sum(group.dense_ms for group in single)
     if len(run) < 2 or dense_ms > _longest_fused_ms(run[0]):
@@ -393,10 +392,6 @@ def _candidates(batch: int, has_residual: bool, shared: bool, convolves: bool) -
         lanes = kernels.lanes()
         ways += [Kernel(v, 1, shared) for v in (1, 2, 4, 8) if v == 1 or v * lanes < 2 * batch]
     return ways
-
-
-def _time_unit(unit: Unit, shared: bool) -> Group:
-    return _time_chain([unit], shared)
 
 
 def _time_chain(run: Sequence[Unit], shared: bool) -> Group:
@@ -473,13 +468,3 @@ def apply(graph: fx.GraphModule, found: Sequence[Unit], chosen: Sequence[Group])
     graph.delete_all_unused_submodules()
     graph.graph.lint()
     graph.recompile()
-
-
-def sparse_weights(model: nn.Module) -> Weights:
-    """Return the weights of the sparse layers of a compiled network, by their place in it."""
-    return {
-        f"{name}.{index}": layer.weight
-        for name, chain in model.named_modules()
-        if isinstance(chain, SparseChain)
-        for index, layer in enumerate(chain.layers())
-    }

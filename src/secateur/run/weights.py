@@ -15,8 +15,8 @@ from torch import Tensor
 
 Array: TypeAlias = npt.NDArray[Any]
 
+TINY = float(np.finfo(np.float32).tiny)  # what is smaller is a denormal, and slows down whoever multiplies with it
 _HUGE_PAGE = 2 << 20
-_TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,18 @@ class SparseWeight:
 
     @classmethod
     def of(cls, weight: Tensor) -> SparseWeight:
-        """Take a dense weight apart. Denormals count as zeros: they would slow down whoever multiplies with them."""
+        """Take a dense weight apart; denormals count as zeros."""
         flat = weight.detach().to(torch.float32).cpu().contiguous().reshape(-1).numpy()
-        places = np.flatnonzero(np.abs(flat) >= _TINY) if flat.size else np.empty(0, np.int64)
-        # NaN is no zero either, and compares false.
-        if np.isnan(flat).any():
-            places = np.flatnonzero(~(np.abs(flat) < _TINY))
+        places = np.flatnonzero(_counts(flat))
         narrow = places.astype(np.int32) if flat.size < 1 << 31 else places
         return cls(narrow, flat[places], tuple(weight.shape))
+
+    @classmethod
+    def of_sparse(cls, places: Array, values: Array, shape: tuple[int, ...]) -> SparseWeight:
+        """Take what a file lists as not zero, which negative zeros and denormals are to us."""
+        values = values.astype(np.float32, copy=False)
+        kept = _counts(values)
+        return cls(places, values, shape) if kept.all() else cls(places[kept], values[kept], shape)
 
     @property
     def count(self) -> int:
@@ -167,6 +171,12 @@ def _pack(
             worth[: len(table)] = table
             return Packed(row_order, starts, packed, worth, codes.astype(np.uint8).ravel(), blocks, block, segment)
     return Packed(row_order, starts, packed, values, None, blocks, block, segment)
+
+
+def _counts(values: Array) -> Array:
+    """Tell which values count; NaN, which compares false, does."""
+    marks: Array = ~(np.abs(values) < TINY)
+    return marks
 
 
 def _empty(size: int, dtype: type) -> Array:
