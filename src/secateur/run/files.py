@@ -14,10 +14,11 @@ from secateur.encode.container import MAX_BYTES
 from secateur.encode.files import skeleton
 from secateur.run import kernels
 from secateur.run.chain import Kernel
-from secateur.run.graph import Unit, regions, units
 from secateur.run.layers import Layer
+from secateur.run.network import CompiledNetwork, apply
 from secateur.run.plan import Group, Plan
-from secateur.run.planner import CompiledNetwork, apply, note_shapes, runs
+from secateur.run.tracing import note_shapes, regions
+from secateur.run.units import Unit, runs, units
 from secateur.run.weights import SparseWeight
 
 DENSEST = 0.35  # layers up to here are sparse where nothing was timed: sparse kernels win there on every shape we know

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from os import PathLike
 from typing import Any
 
@@ -19,17 +18,11 @@ from torch.utils import _pytree as pytree
 from secateur.encode import load, open_archive
 from secateur.run import kernels
 from secateur.run.chain import Kernel, SparseChain
-from secateur.run.graph import (
-    Region,
-    Unit,
-    changes_in_place,
-    flush_denormals,
-    regions,
-    simplify,
-    undisturbed,
-    units,
-)
+from secateur.run.network import CompiledNetwork, apply, chain_of
 from secateur.run.plan import Group, Plan
+from secateur.run.simplify import flush_denormals, simplify
+from secateur.run.tracing import Region, fresh, note_shapes, regions
+from secateur.run.units import Unit, runs, units
 
 WIN = 1.1  # how many times faster a sparse layer must be to take the place of a dense one
 _WHOLE_WIN = 1.02  # and the whole network, to be worth a graph of its own
@@ -65,7 +58,7 @@ def compile_sparse(
     if plan is not None and not isinstance(plan, Plan):
         plan = Plan.load(plan)
     with torch.no_grad():
-        return _compile(_evaluating_copy(model), _fresh(inputs), plan, shared)
+        return _compile(_evaluating_copy(model), fresh(inputs), plan, shared)
 
 
 def _read(
@@ -96,14 +89,8 @@ def _evaluating_copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()}).eval()
 
 
-def _fresh(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copy inputs, for networks that change theirs."""
-    copied: tuple[Any, ...] = pytree.tree_map(lambda one: one.clone() if isinstance(one, Tensor) else one, inputs)
-    return copied
-
-
 def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, shared: bool) -> nn.Module:
-    expected = model(*_fresh(inputs))
+    expected = model(*fresh(inputs))
     found = regions(model, len(inputs), _count_inputs(model, inputs))
     calls = _record_inputs(model, inputs, found)
     compiled = _evaluating_copy(model)
@@ -124,7 +111,7 @@ def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, share
         batch = next((one.shape[0] for one in inputs if isinstance(one, Tensor) and one.dim()), 1)
         final = Plan(tuple(groups), weights, batch, torch.get_num_threads(), kernels.lanes())
     if not any(isinstance(module, SparseChain) for module in compiled.modules()) or not _agrees(
-        lambda: compiled(*_fresh(inputs)), expected
+        lambda: compiled(*fresh(inputs)), expected
     ):
         return _own(model, replace(final, groups=tuple(replace(one, kernel=None) for one in final.groups)))
     if plan is None:
@@ -172,7 +159,7 @@ def _count_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> dict[str, int]:
             counts[path] = len(args)
 
         handles.append(module.register_forward_pre_hook(note))
-    model(*_fresh(inputs))
+    model(*fresh(inputs))
     for handle in handles:
         handle.remove()
     return counts
@@ -191,7 +178,7 @@ def _record_inputs(model: nn.Module, inputs: tuple[Any, ...], found: Sequence[Re
             seen[path] = args if path not in seen and not kwargs and tensors else None
 
         handles.append(model.get_submodule(region.path).register_forward_pre_hook(note, with_kwargs=True))
-    model(*_fresh(inputs))
+    model(*fresh(inputs))
     for handle in handles:
         handle.remove()
     return {path: args for path, args in seen.items() if args is not None}
@@ -202,45 +189,6 @@ def _put(model: nn.Module, path: str, part: nn.Module) -> nn.Module:
         return part
     model.set_submodule(path, part)
     return model
-
-
-# ---- one region ----
-
-
-class CompiledNetwork(fx.GraphModule):
-    """A graph of torch.fx, called like any module: its own call explains errors in generated code, and takes 3 µs."""
-
-    def recompile(self) -> Any:
-        """Make the forward pass anew from the graph."""
-        code = super().recompile()
-        type(self).__call__ = nn.Module.__call__  # type: ignore[method-assign]  # each has a class of its own
-        return code
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        made = super().__deepcopy__(memo)
-        return _with_plan_of(self, made)
-
-    def __reduce__(self) -> Any:
-        return _restore, super().__reduce__()
-
-
-def _restore(rebuild: Callable[..., fx.GraphModule], arguments: tuple[Any, ...]) -> fx.GraphModule:
-    """Make a network from its pickle, which holds the code of the forward pass: torch.fx traces it anew."""
-    plain = rebuild(*arguments)
-    plain.graph.eliminate_dead_code(_is_needed)
-    made = CompiledNetwork(plain, plain.graph, type(plain).__name__)
-    made.train(plain.training)
-    return _with_plan_of(plain, made)
-
-
-def _with_plan_of(model: nn.Module, made: fx.GraphModule) -> fx.GraphModule:
-    if "plan" in vars(model):  # which torch.fx forgets
-        made.plan = model.plan
-    return made
-
-
-def _is_needed(node: fx.Node) -> bool:
-    return node.is_impure() or changes_in_place(node)
 
 
 @dataclass
@@ -274,45 +222,6 @@ def _compile_region(
         return _Made(None, groups)
     apply(graph, found, chosen)
     return _Made(CompiledNetwork(graph, graph.graph, type(model).__name__), groups)
-
-
-class _Shapes(fx.Interpreter):
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        n.meta["shape"], n.meta["dtype"] = (
-            (tuple(result.shape), result.dtype) if isinstance(result, Tensor) else (None, None)
-        )
-        return result
-
-
-def note_shapes(graph: fx.GraphModule, inputs: tuple[Any, ...]) -> None:
-    """Let every node know the shape of its result."""
-    _Shapes(graph).run(*_fresh(inputs))
-
-
-def runs(found: Sequence[Unit]) -> Iterator[list[Unit]]:
-    """Yield layers that feed each other and nobody else, as long as there are any."""
-    run: list[Unit] = []
-    for unit in found:
-        before = run[-1] if run else None
-        joined = before is not None and before.residual is None and _feeds(before, unit)
-        own = {node for one in (*run, unit) for node in one.nodes}
-        joined = joined and undisturbed(run[0].nodes[0], unit.output, own)
-        if run and not joined:
-            yield run
-            run = []
-        run.append(unit)
-    if run:
-        yield run
-
-
-def _feeds(before: Unit, unit: Unit) -> bool:
-    if unit.source is not before.output or len(before.output.users) != 1:
-        return False
-    # Vectors of images are what the next layer reads, in both; but not the last dimension of something larger.
-    if unit.flattens:
-        return len(before.output.meta["shape"]) == (2 if before.layer.window is None else 4)
-    return (before.layer.window is None) == (unit.layer.window is None)
 
 
 def _follow(plan: Plan, found: Sequence[Unit], prefix: str) -> list[Group]:
@@ -427,44 +336,3 @@ def _call(chain: SparseChain, x: Tensor, residual: Tensor | None) -> Callable[[]
 
 def _size(unit: Unit) -> int:
     return math.prod(unit.layer.weight.shape)
-
-
-def chain_of(run: Sequence[Unit], kernel: Kernel) -> SparseChain:
-    """Return layers in a row as one call."""
-    return SparseChain([unit.layer for unit in run], kernel, flattens=run[0].flattens).eval()
-
-
-def apply(graph: fx.GraphModule, found: Sequence[Unit], chosen: Sequence[Group]) -> None:
-    """Put sparse chains into a graph, in place of the layers that are to run sparse."""
-    by_name: Mapping[str, Unit] = {unit.name: unit for unit in found}
-    free = (name for name in (f"sparse{number}" for number in count()) if not hasattr(graph, name))
-    replaced: list[fx.Node] = []
-    for group in chosen:
-        if group.kernel is None:
-            continue
-        run = [by_name[name] for name in group.layers]
-        name = next(free)
-        replaced += [node for unit in run for node in unit.nodes]
-        graph.add_submodule(name, chain_of(run, group.kernel))
-        last = run[-1]
-        arguments = (run[0].source,) if last.residual is None else (run[0].source, last.residual)
-        with graph.graph.inserting_after(last.output):
-            # Not call_module: the hooks of a chain are nobody's business, and looking for them takes a microsecond.
-            chain = graph.graph.get_attr(name)
-        with graph.graph.inserting_after(chain):
-            node = graph.graph.call_method("forward", (chain, *arguments))
-        last.output.replace_all_uses_with(node)
-        node.args = (chain, *arguments)  # an argument may have been the output that was just replaced
-        node.meta["shape"] = last.output.meta.get("shape")
-        for other in found:  # what read the replaced output reads the chain
-            if other.source is last.output:
-                other.source = node
-            if other.residual is last.output:
-                other.residual = node
-    for node in reversed(list(graph.graph.nodes)):
-        if node in replaced and not node.users:
-            graph.graph.erase_node(node)
-    graph.graph.eliminate_dead_code(_is_needed)
-    graph.delete_all_unused_submodules()
-    graph.graph.lint()
-    graph.recompile()

@@ -1,0 +1,91 @@
+"""A graph whose sparse layers are chains: the network that runs fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from torch import fx, nn
+
+from secateur.run.chain import Kernel, SparseChain
+from secateur.run.plan import Group
+from secateur.run.tracing import changes_in_place
+from secateur.run.units import Unit
+
+
+class CompiledNetwork(fx.GraphModule):
+    """A graph of torch.fx, called like any module: its own call explains errors in generated code, and takes 3 µs."""
+
+    def recompile(self) -> Any:
+        """Make the forward pass anew from the graph."""
+        code = super().recompile()
+        type(self).__call__ = nn.Module.__call__  # type: ignore[method-assign]  # each has a class of its own
+        return code
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        made = super().__deepcopy__(memo)
+        return _with_plan_of(self, made)
+
+    def __reduce__(self) -> Any:
+        return _restore, super().__reduce__()
+
+
+def _restore(rebuild: Callable[..., fx.GraphModule], arguments: tuple[Any, ...]) -> fx.GraphModule:
+    """Make a network from its pickle, which holds the code of the forward pass: torch.fx traces it anew."""
+    plain = rebuild(*arguments)
+    plain.graph.eliminate_dead_code(_is_needed)
+    made = CompiledNetwork(plain, plain.graph, type(plain).__name__)
+    made.train(plain.training)
+    return _with_plan_of(plain, made)
+
+
+def _with_plan_of(model: nn.Module, made: fx.GraphModule) -> fx.GraphModule:
+    if "plan" in vars(model):  # which torch.fx forgets
+        made.plan = model.plan
+    return made
+
+
+def _is_needed(node: fx.Node) -> bool:
+    return node.is_impure() or changes_in_place(node)
+
+
+def chain_of(run: Sequence[Unit], kernel: Kernel) -> SparseChain:
+    """Return layers in a row as one call."""
+    return SparseChain([unit.layer for unit in run], kernel, flattens=run[0].flattens).eval()
+
+
+def apply(graph: fx.GraphModule, found: Sequence[Unit], chosen: Sequence[Group]) -> None:
+    """Put sparse chains into a graph, in place of the layers that are to run sparse."""
+    by_name: Mapping[str, Unit] = {unit.name: unit for unit in found}
+    free = (name for name in (f"sparse{number}" for number in count()) if not hasattr(graph, name))
+    replaced: list[fx.Node] = []
+    for group in chosen:
+        if group.kernel is None:
+            continue
+        run = [by_name[name] for name in group.layers]
+        name = next(free)
+        replaced += [node for unit in run for node in unit.nodes]
+        graph.add_submodule(name, chain_of(run, group.kernel))
+        last = run[-1]
+        arguments = (run[0].source,) if last.residual is None else (run[0].source, last.residual)
+        with graph.graph.inserting_after(last.output):
+            # Not call_module: the hooks of a chain are nobody's business, and looking for them takes a microsecond.
+            chain = graph.graph.get_attr(name)
+        with graph.graph.inserting_after(chain):
+            node = graph.graph.call_method("forward", (chain, *arguments))
+        last.output.replace_all_uses_with(node)
+        node.args = (chain, *arguments)  # an argument may have been the output that was just replaced
+        node.meta["shape"] = last.output.meta.get("shape")
+        for other in found:  # what read the replaced output reads the chain
+            if other.source is last.output:
+                other.source = node
+            if other.residual is last.output:
+                other.residual = node
+    for node in reversed(list(graph.graph.nodes)):
+        if node in replaced and not node.users:
+            graph.graph.erase_node(node)
+    graph.graph.eliminate_dead_code(_is_needed)
+    graph.delete_all_unused_submodules()
+    graph.graph.lint()
+    graph.recompile()

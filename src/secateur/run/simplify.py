@@ -1,0 +1,119 @@
+"""What can be left out of a graph, or put together, without changing what it computes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from secateur.encode.units import HiddenUnits, hidden_units
+from secateur.run.layers import Layer
+from secateur.run.tracing import has_hooks, module_of
+from secateur.run.weights import TINY
+
+
+def simplify(graph: fx.GraphModule) -> None:
+    """Drop what does nothing in evaluation mode, fold batch norms, and remove units that no one can see."""
+    _drop_identities(graph)
+    _fold_norms(graph)
+    graph.graph.lint()
+    graph.recompile()
+    for units in reversed(hidden_units(graph)):  # from the output on: a layer may lose its only readers
+        _shrink(units)
+
+
+_IDLE = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.Identity)
+_IDLE_FUNCTIONS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d)
+
+
+def _drop_identities(graph: fx.GraphModule) -> None:
+    for node in list(graph.graph.nodes):
+        module = module_of(graph, node)
+        if module is not None:
+            idle = type(module) in _IDLE and not has_hooks(module)
+        else:
+            idle = node.target in _IDLE_FUNCTIONS and node.kwargs.get("training", True) is False
+        if idle and node.args and not node.kwargs.get("inplace"):
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+
+
+def _fold_norms(graph: fx.GraphModule) -> None:
+    calls = Counter(str(node.target) for node in graph.graph.nodes if node.op == "call_module")
+    calls.update(read_by_themselves(graph))
+    for node in list(graph.graph.nodes):
+        norm, before = module_of(graph, node), node.args[0] if node.args else None
+        if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d) or not isinstance(before, fx.Node):
+            continue
+        layer = module_of(graph, before)
+        # A batch norm over (samples, channels, length) reads another dimension than a linear layer writes.
+        fits = (type(layer), type(norm)) == (nn.Conv2d, nn.BatchNorm2d) or (
+            (type(layer), type(norm)) == (nn.Linear, nn.BatchNorm1d) and len(before.meta.get("shape") or ()) == 2
+        )
+        if (
+            not fits
+            or layer is None
+            or not Layer.of_kind(layer)
+            or norm.running_mean is None
+            or norm.training
+            or len(before.users) > 1
+            or calls[str(before.target)] + calls[str(node.target)] > 2
+            or has_hooks(layer)
+            or has_hooks(norm)
+            or layer.weight.is_meta
+        ):
+            continue
+        if isinstance(layer, nn.Linear):
+            folded: nn.Module = fuse_linear_bn_eval(layer, norm)
+        else:
+            assert isinstance(layer, nn.Conv2d)
+            folded = fuse_conv_bn_eval(layer, norm)
+        if not all(parameter.isfinite().all() for parameter in folded.parameters()):
+            continue
+        graph.set_submodule(str(before.target), folded.requires_grad_(False))
+        node.replace_all_uses_with(before)
+        graph.graph.erase_node(node)
+
+
+def read_by_themselves(graph: fx.GraphModule) -> set[str]:
+    """Name the modules whose tensors the forward pass also reads in ways that we do not know."""
+    return {str(node.target).rpartition(".")[0] for node in graph.graph.nodes if node.op == "get_attr"}
+
+
+def _shrink(units: HiddenUnits) -> None:
+    """Remove units that are never read, and those that are always zero: their rows, and the columns that read them."""
+    if units.maker.weight.is_meta or units.reader.weight.is_meta:
+        return
+    into, out_of = units.weights_of_each()
+    bias = units.maker.bias
+    silent = into == 0 if bias is None else (into == 0) & (bias.detach() == 0)
+    gone = (out_of == 0) | (silent & units.keeps_zeros)
+    if not gone.any() or (isinstance(units.maker, nn.Conv2d) != isinstance(units.reader, nn.Conv2d)):
+        return
+    kept = torch.nonzero(~gone).flatten()
+    if len(kept) == 0:
+        kept = kept.new_zeros(1)  # a layer without units is more trouble than it costs
+    units.maker.weight = nn.Parameter(units.maker.weight.detach()[kept], requires_grad=False)
+    if bias is not None:
+        units.maker.bias = nn.Parameter(bias.detach()[kept], requires_grad=False)
+    units.reader.weight = nn.Parameter(units.reader.weight.detach()[:, kept].contiguous(), requires_grad=False)
+    for layer, size in (
+        (units.maker, ("out_features", "out_channels")),
+        (units.reader, ("in_features", "in_channels")),
+    ):
+        setattr(layer, size[isinstance(layer, nn.Conv2d)], len(kept))
+
+
+def flush_denormals(graph: nn.Module) -> None:
+    """Replace denormal weights by zeros, in copies: they slow down whoever multiplies with them."""
+    for module in graph.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is None or parameter.is_meta or parameter.dtype is not torch.float32:
+                continue
+            denormal = (parameter.detach().abs() < TINY) & (parameter.detach() != 0)
+            if denormal.any():
+                kept = torch.where(denormal, torch.zeros(()), parameter.detach())
+                setattr(module, name, nn.Parameter(kept, requires_grad=False))

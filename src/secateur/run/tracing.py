@@ -1,0 +1,174 @@
+"""The forward pass of a network as a graph of torch.fx: of the whole, or of its largest parts that can be traced."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import operator
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx, nn
+from torch.fx.node import has_side_effect
+from torch.utils import _pytree as pytree
+
+from secateur.run.layers import Layer
+
+
+def trace(model: nn.Module, given: int = 1) -> fx.GraphModule | None:
+    """Return the graph of a model in evaluation mode, or None if its forward cannot be traced.
+
+    `given` inputs are taken to be tensors; other arguments of the forward keep their defaults.
+    """
+    inner = (
+        nn.Sequential(model).train(model.training)
+        if type(model).__module__.startswith("torch.nn") and not _has_children(model)
+        else model
+    )
+    try:
+        return _trace(inner, given)
+    except Exception:  # a forward may raise anything when it is given a tracer
+        return None
+
+
+def _trace(model: nn.Module, given: int) -> fx.GraphModule:
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    fixed = [one for one in positional[given:] if one.default is not one.empty]
+    if not fixed:
+        return fx.symbolic_trace(model)
+    # Not `concrete_args`: those graphs cannot be copied without spoiling all tracing that comes after.
+    tracer = _TracerOfGiven(positional[:given], fixed)
+    graph = tracer.trace(model)
+    graph._tracer_cls = fx.Tracer  # who unpickles the graph traces its own forward, with all arguments
+    return fx.GraphModule(model, graph, type(model).__name__)
+
+
+class _TracerOfGiven(fx.Tracer):
+    """Traces a forward with its first arguments only; the others stay arguments, and must have their defaults."""
+
+    def __init__(self, given: Sequence[inspect.Parameter], fixed: Sequence[inspect.Parameter]) -> None:
+        super().__init__()
+        self.given, self.fixed = given, fixed
+
+    def create_args_for_root(self, root_fn: Any, *_: object) -> tuple[Any, list[Any]]:
+        """Return the function to trace, and what it is given."""
+
+        def made(one: inspect.Parameter) -> fx.Proxy:
+            return self.create_proxy("placeholder", one.name, () if one.default is one.empty else (one.default,), {})
+
+        given = [made(one) for one in self.given]
+        for proxy, one in [(made(one), one) for one in self.fixed]:
+            self.create_proxy("call_function", require_default, (proxy, one.default, one.name), {})
+        return root_fn, [self.root, *given]
+
+
+@has_side_effect
+def require_default(value: Any, default: Any, name: str) -> Any:
+    """Refuse an argument that the network was not compiled for."""
+    if isinstance(value, fx.Proxy):  # a compiled network that was pickled is traced anew
+        return value.tracer.create_proxy("call_function", require_default, (value, default, name), {})
+    if value is not default and (isinstance(value, Tensor) or value != default):
+        raise ValueError(f"the network was compiled for {name}={default!r}: give it in the example to change that")
+    return None
+
+
+def _has_children(model: nn.Module) -> bool:
+    return next(model.children(), None) is not None
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of a model that could be traced: where it stands in the model, "" for the whole, and its graph."""
+
+    path: str
+    graph: fx.GraphModule
+
+
+def regions(model: nn.Module, given: int, of_parts: Mapping[str, int] | None = None) -> list[Region]:
+    """Return the largest parts of a model that can be traced and hold layers of ours.
+
+    The model is called with `given` inputs, its parts with as many as `of_parts` says, or one.
+    """
+    shared = copy.deepcopy(model, {id(tensor): tensor for tensor in _tensors(model)}).eval()
+    return list(_regions(shared, "", given, of_parts or {}))
+
+
+def _regions(model: nn.Module, path: str, given: int, of_parts: Mapping[str, int]) -> Iterator[Region]:
+    if not any(Layer.of_kind(module) for module in model.modules()):
+        return
+    # A graph calls the hooks of the modules in it, but forgets those of modules that it was traced through.
+    watched = has_hooks(model) or any(has_hooks(module) for module in model.modules() if _has_children(module))
+    graph = None if watched else trace(model, given)
+    if graph is not None:
+        yield Region(path, graph)
+        return
+    for name, child in model.named_children():
+        inner = f"{path}.{name}" if path else name
+        yield from _regions(child, inner, of_parts.get(inner, 1), of_parts)
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Tell whether somebody looks on when a module is called."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def module_of(graph: fx.GraphModule, node: object) -> nn.Module | None:
+    """Return the module that a node calls."""
+    if not isinstance(node, fx.Node) or node.op != "call_module":
+        return None
+    return graph.get_submodule(str(node.target))
+
+
+_IN_PLACE = {getattr(operator, f"i{name}") for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")}
+_IN_PLACE |= {operator.iand, operator.ior, operator.ixor, operator.imatmul, operator.setitem, operator.delitem}
+
+
+def changes_in_place(node: fx.Node) -> bool:
+    """Tell whether a node writes into what it reads, as far as its name says."""
+    if node.op == "call_module":
+        module = node.graph.owning_module and module_of(node.graph.owning_module, node)
+        return bool(getattr(module, "inplace", False))
+    if node.op not in ("call_function", "call_method"):
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    named = name.endswith("_") and not name.endswith("__")
+    # A flag given by position may be any other flag: then it is taken for this one.
+    flagged = bool(node.kwargs.get("inplace")) or "out" in node.kwargs or any(one is True for one in node.args)
+    return named or flagged or node.target in _IN_PLACE
+
+
+def undisturbed(first: fx.Node, last: fx.Node, own: Container[fx.Node]) -> bool:
+    """Tell whether nothing is changed in place from one node to another, other than by `own` nodes."""
+    node = first
+    while node is not last:
+        node = node.next
+        if node not in own and changes_in_place(node):
+            return False
+    return True
+
+
+class _Shapes(fx.Interpreter):
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        n.meta["shape"], n.meta["dtype"] = (
+            (tuple(result.shape), result.dtype) if isinstance(result, Tensor) else (None, None)
+        )
+        return result
+
+
+def note_shapes(graph: fx.GraphModule, inputs: tuple[Any, ...]) -> None:
+    """Let every node know the shape of its result."""
+    _Shapes(graph).run(*fresh(inputs))
+
+
+def fresh(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Copy inputs, for networks that change theirs."""
+    copied: tuple[Any, ...] = pytree.tree_map(lambda one: one.clone() if isinstance(one, Tensor) else one, inputs)
+    return copied
