@@ -31,9 +31,12 @@ def check(names: dict[str, torch.Tensor]) -> None:
     weight, threshold, grad = names["weight"], names["threshold"], names["grad"]
     ours = [
         *native.theta_forward(weight, threshold, ALPHA, True),
-        *native.theta_backward(grad, weight, threshold, ALPHA, True, True),
+        *native.theta_backward(grad, 0.01, weight, threshold, ALPHA, True, True),
     ]
-    twins = [*_forward_with_norm(weight, threshold, ALPHA), *_backward(grad, weight, threshold, ALPHA)]
+    twins = [
+        *_forward_with_norm(weight, threshold, ALPHA),
+        *_backward(grad, torch.tensor(0.01), weight, threshold, ALPHA),
+    ]
     inner = weight.numel() // threshold.numel()
     for our, twin in zip(map(torch.as_tensor, ours), twins, strict=True):
         # Settled weights differ by 4e-8, and the twin adds its sums in float32.
@@ -45,9 +48,9 @@ def measure(weight: torch.Tensor, threshold: torch.Tensor) -> dict[str, float]:
     check(names)
     statements = {
         "forward": "native.theta_forward(weight, threshold, ALPHA, True)",
-        "backward": "native.theta_backward(grad, weight, threshold, ALPHA, True, True)",
+        "backward": "native.theta_backward(grad, 0.01, weight, threshold, ALPHA, True, True)",
         "twin forward": "_forward_with_norm(weight, threshold, ALPHA)",
-        "twin backward": "_backward(grad, weight, threshold, ALPHA)",
+        "twin backward": "_backward(grad, torch.tensor(0.01), weight, threshold, ALPHA)",
         "copy": "kept.copy_(weight)",
         "clone": "weight.clone()",
     }

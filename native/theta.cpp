@@ -114,7 +114,7 @@ struct Cut {
     floats t, floor, rate, b;
     floats anchor, fade, unfade, sum, steepness;  // c/α, A, 1 − A, S, K
     floats depth;                                 // weights farther than this from t are settled
-    floats far, end;                              // sizes where e is nothing beside 1, and where Decay arrives at 0
+    floats far;                                   // a size where e is nothing beside 1
 
     Cut() = default;
 
@@ -128,7 +128,6 @@ struct Cut {
         depth = 25.f + __builtin_convertvector((bits(1.f + b) >> 23) - 126, floats);
         depth = bit * (depth > 57.f ? all_lanes(57.f) : depth);
         far = bit * 64.f;
-        end = bit * 127.f;
 
         Decay at_t(rate, t > far ? far : t);
         floats e = at_t.value, rest = -at_t.change;
@@ -169,8 +168,8 @@ struct Curve {
     floats e, e_faded, i, wi, bump;  // e, Ae, i, wi, (1 − e²)i
 
     INLINE Curve(const Place<soft>& at, const Cut<soft>& cut) {
-        // In a soft run w goes from 2^−64 to 0 at once: on the way it would meet the denormals.
-        Decay w(cut.rate, soft ? (at.size > cut.far ? cut.end : at.size)
+        // In a soft run w stays at 2^−64, where nothing sees it: further on it would meet the denormals.
+        Decay w(cut.rate, soft ? (cut.far < at.size ? cut.far : at.size)  // a NaN stays one
                                : keep_where(~at.settled, at.size - cut.anchor));
         e = cut.faded(w.value);
         e_faded = cut.faded(e);
@@ -181,7 +180,8 @@ struct Curve {
     }
 
     INLINE floats theta(const Place<soft>& at, const Cut<soft>& cut) const {
-        return keep_where(at.alive, at.size - cut.t) + cut.t * bump;
+        floats over = at.size - cut.t;
+        return (soft ? (over < floats{} ? floats{} : over) : keep_where(at.alive, over)) + cut.t * bump;
     }
 
     INLINE floats slope_by_weight(const Place<soft>& at, const Cut<soft>& cut) const {
@@ -204,15 +204,14 @@ INLINE bool all_settled(const Place<soft> (&place)[vectors]) {
 
 // A step treats some vectors side by side, or the first lanes of a single one. They share a cut and a sum of slopes, or
 // each has its own.
-template <bool wants_sums>
+template <bool wants_norm>
 struct Forward {
-    static constexpr bool sums = wants_sums;
+    static constexpr bool norms = wants_norm, slopes = false;
     const float* weight;
     float* theta;
 
     template <int vectors, bool soft, int cuts>
-    INLINE void step(const Cut<soft> (&cut)[cuts], int64_t at, int64_t lanes, floats& norm,
-                     floats (&slope)[cuts]) const {
+    INLINE void step(const Cut<soft> (&cut)[cuts], int64_t at, int64_t lanes, floats& norm, floats (&)[cuts]) const {
         floats x[vectors], result[vectors];
         Place<soft> place[vectors];
         for (int k = 0; k < vectors; ++k) {
@@ -224,21 +223,22 @@ struct Forward {
             for (int k = 0; k < vectors; ++k) {
                 Curve<soft> curve(place[k], cut[k % cuts]);
                 result[k] = place[k].settled ? result[k] : curve.theta(place[k], cut[k % cuts]);
-                floats by_threshold = curve.slope_by_threshold(place[k], cut[k % cuts]);
-                if (sums) slope[k % cuts] += keep_where(~place[k].settled, by_threshold);
             }
         for (int k = 0; k < vectors; ++k) {
-            if (sums) norm += result[k];
+            if (norms) norm += result[k];
             ints tiny = result[k] < FLT_MIN;  // among them −0, which becomes +0
             store(theta + at + k * width, keep_where(~tiny, times_sign_of(x[k], result[k])), lanes);
         }
     }
 };
 
-template <bool wants_weight, bool wants_threshold>
+// The gradient of the norm Σ|θ| is the same for all weights: its part of a threshold's gradient costs an addition here,
+// and a third more time in the forward pass.
+template <bool wants_weight, bool wants_threshold, bool has_gradient = true>
 struct Backward {
-    static constexpr bool sums = wants_threshold;
+    static constexpr bool norms = false, slopes = wants_threshold;
     const float *gradient, *weight;
+    float norm_gradient;
     float* weight_gradient;
 
     template <int vectors, bool soft, int cuts>
@@ -258,9 +258,9 @@ struct Backward {
                 by_threshold[k] = keep_where(~place[k].settled, curve.slope_by_threshold(place[k], cut[k % cuts]));
             }
         for (int k = 0; k < vectors; ++k) {
-            floats g = load(gradient + at + k * width, lanes);
+            floats g = has_gradient ? load(gradient + at + k * width, lanes) : floats{};
             if (wants_weight) store(weight_gradient + at + k * width, g * by_weight[k], lanes);
-            if (wants_threshold) slope[k % cuts] += g * times_sign_of(x[k], by_threshold[k]);
+            if (wants_threshold) slope[k % cuts] += (times_sign_of(x[k], g) + norm_gradient) * by_threshold[k];
         }
     }
 };
@@ -289,7 +289,8 @@ Sums walk(const Step& by, float threshold, float alpha, int64_t begin, int64_t e
         for (; begin + width <= fold_end; begin += width) by.template step<1>(cut, begin, width, norm, slope);
         if (begin < fold_end) by.template step<1>(cut, begin, fold_end - begin, norm, slope);
         begin = fold_end;
-        if (Step::sums) sums.norm += total(norm), sums.slope += total(slope[0]);
+        if (Step::norms) sums.norm += total(norm);
+        if (Step::slopes) sums.slope += total(slope[0]);
     }
     return sums;
 }
@@ -310,15 +311,16 @@ template <class Step>
 double over_runs(const Step& by, const float* threshold, float alpha, Shape shape, float* slopes, int threads) {
     int64_t blocks = (shape.inner + block_max - 1) / block_max;
     int64_t runs = shape.outer * shape.groups;
-    std::vector<Sums> partial(Step::sums ? runs * blocks : 0);
+    constexpr bool sums = Step::norms || Step::slopes;
+    std::vector<Sums> partial(sums ? runs * blocks : 0);
     share(runs * blocks, std::min(shape.inner, block_max), threads, [&](int64_t k) {
         int64_t run = k / blocks, first = k % blocks * block_max, start = run * shape.inner;
         int64_t begin = start + first, end = start + std::min(shape.inner, first + block_max);
         float t = threshold[run % shape.groups];
-        Sums sums = (alpha * t <= soft_max ? walk<true, Step> : walk<false, Step>)(by, t, alpha, begin, end);
-        if (Step::sums) partial[k] = sums;
+        Sums of_block = (alpha * t <= soft_max ? walk<true, Step> : walk<false, Step>)(by, t, alpha, begin, end);
+        if (sums) partial[k] = of_block;
     });
-    if (!Step::sums) return 0;
+    if (!sums) return 0;
     double norm = 0;
     for (int64_t group = 0; group < shape.groups; ++group) {
         double slope = 0;
@@ -326,7 +328,7 @@ double over_runs(const Step& by, const float* threshold, float alpha, Shape shap
             const Sums* of_run = &partial[(outer * shape.groups + group) * blocks];
             for (int64_t k = 0; k < blocks; ++k) norm += of_run[k].norm, slope += of_run[k].slope;
         }
-        slopes[group] = static_cast<float>(slope);
+        if (Step::slopes) slopes[group] = static_cast<float>(slope);
     }
     return norm;
 }
@@ -339,9 +341,9 @@ double over_lanes(const Step& by, const float* threshold, float alpha, Shape sha
     int64_t groups_per_tile = columns_max / shape.inner;
     int64_t tiles = (shape.groups + groups_per_tile - 1) / groups_per_tile;
     int64_t slabs = (shape.outer + slab_rows - 1) / slab_rows;
-    std::vector<double> norms(Step::sums ? slabs * tiles : 0);
+    std::vector<double> norms(Step::norms ? slabs * tiles : 0);
     // With a single slab its sums are the result.
-    std::unique_ptr<float[]> buffer(Step::sums && slabs > 1 ? new float[slabs * shape.groups] : nullptr);
+    std::unique_ptr<float[]> buffer(Step::slopes && slabs > 1 ? new float[slabs * shape.groups] : nullptr);
     float* partial = buffer ? buffer.get() : slopes;
 
     int64_t weights_per_task = std::min(row, columns_max) * std::min(shape.outer, slab_rows);
@@ -378,8 +380,8 @@ double over_lanes(const Step& by, const float* threshold, float alpha, Shape sha
             if (j < columns) visit(one, j, columns - j);
             norm += total(row_norm);
         }
-        if (!Step::sums) return;
-        norms[k] = norm;
+        if (Step::norms) norms[k] = norm;
+        if (!Step::slopes) return;
         float* of_slab = partial + slab * shape.groups + group;
         if (shape.inner == 1)
             std::copy_n(sums, groups, of_slab);
@@ -387,7 +389,6 @@ double over_lanes(const Step& by, const float* threshold, float alpha, Shape sha
             for (int64_t j = 0; j < columns; j += shape.inner)
                 of_slab[j / shape.inner] = std::accumulate(sums + j, sums + j + shape.inner, 0.f);
     });
-    if (!Step::sums) return 0;
     if (buffer)
         for (int64_t group = 0; group < shape.groups; ++group) {
             double slope = 0;
@@ -402,7 +403,7 @@ double over_lanes(const Step& by, const float* threshold, float alpha, Shape sha
 template <class Step>
 double sweep(const Step& by, const float* threshold, float alpha, Shape shape, float* slopes, int threads) {
     if (shape.count() == 0) {
-        if (Step::sums) std::fill_n(slopes, shape.groups, 0.f);
+        if (Step::slopes) std::fill_n(slopes, shape.groups, 0.f);
         return 0;
     }
     return (shape.inner < run_min ? over_lanes<Step> : over_runs<Step>)(by, threshold, alpha, shape, slopes, threads);
@@ -426,30 +427,32 @@ void expect_first_touch(float* buffer, int64_t count) {
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// theta[i] = θ(weight[i]). Unless `slopes` is null, returns Σ|θ|, and `slopes` (one per group) receives its derivative by
-// each threshold, Σ sign(x)·∂θ/∂t. Here and below a negative threshold reads as zero; `project` also stores the zero.
+// theta[i] = θ(weight[i]); returns Σ|θ| if `wants_norm`. Here and below a negative threshold reads as zero; `project` also
+// stores the zero.
 EXPORT double secateur_theta_forward(const float* weight, float* threshold, float alpha, int64_t outer, int64_t groups,
-                                     int64_t inner, float* theta, float* slopes, int project, int threads) {
+                                     int64_t inner, float* theta, int wants_norm, int project, int threads) {
     Shape shape{outer, groups, inner};
     if (project) std::replace_if(threshold, threshold + groups, [](float t) { return t < 0; }, 0.f);
     expect_first_touch(theta, shape.count());
-    if (!slopes) return sweep(Forward<false>{weight, theta}, threshold, alpha, shape, slopes, threads);
-    expect_first_touch(slopes, groups);
-    return sweep(Forward<true>{weight, theta}, threshold, alpha, shape, slopes, threads);
+    if (wants_norm) return sweep(Forward<true>{weight, theta}, threshold, alpha, shape, nullptr, threads);
+    return sweep(Forward<false>{weight, theta}, threshold, alpha, shape, nullptr, threads);
 }
 
-// weight_gradient = gradient·∂θ/∂x and threshold_gradient (one per group) = Σ gradient·∂θ/∂t; either may be null.
-EXPORT void secateur_theta_backward(const float* gradient, const float* weight, const float* threshold, float alpha,
-                                    int64_t outer, int64_t groups, int64_t inner, float* weight_gradient,
-                                    float* threshold_gradient, int threads) {
+// weight_gradient = gradient·∂θ/∂x and threshold_gradient (one per group) = Σ (gradient + norm_gradient·sign(x))·∂θ/∂t;
+// either may be null, and so may `gradient`, if only the norm has one: then nothing is asked of the weights.
+EXPORT void secateur_theta_backward(const float* gradient, float norm_gradient, const float* weight,
+                                    const float* threshold, float alpha, int64_t outer, int64_t groups, int64_t inner,
+                                    float* weight_gradient, float* threshold_gradient, int threads) {
     Shape shape{outer, groups, inner};
     auto run = [&](auto step) { sweep(step, threshold, alpha, shape, threshold_gradient, threads); };
     if (weight_gradient) expect_first_touch(weight_gradient, shape.count());
     if (threshold_gradient) expect_first_touch(threshold_gradient, groups);
-    if (weight_gradient && threshold_gradient)
-        run(Backward<true, true>{gradient, weight, weight_gradient});
+    if (!gradient)
+        run(Backward<false, true, false>{gradient, weight, norm_gradient, nullptr});
+    else if (weight_gradient && threshold_gradient)
+        run(Backward<true, true>{gradient, weight, norm_gradient, weight_gradient});
     else if (weight_gradient)
-        run(Backward<true, false>{gradient, weight, weight_gradient});
+        run(Backward<true, false>{gradient, weight, norm_gradient, weight_gradient});
     else if (threshold_gradient)
-        run(Backward<false, true>{gradient, weight, nullptr});
+        run(Backward<false, true>{gradient, weight, norm_gradient, nullptr});
 }

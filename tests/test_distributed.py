@@ -58,7 +58,7 @@ def fit(sibling, run, share=slice(None)):
         x, labels = torch.randn(8, 12, generator=generator), torch.arange(8) % 4
         outputs = sibling(x[share])
         # Whole weights are out of reach after a sharded forward: the penalty must do with what it left.
-        with mock.patch("secateur.sibling.theta_with_norm", side_effect=AssertionError("penalty reads weights")):
+        with mock.patch("secateur.threshold.theta_with_norm", side_effect=AssertionError("penalty reads weights")):
             loss(sibling, outputs, labels[share], step).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -89,7 +89,7 @@ def test_theta_is_the_papers_formula(sharpness, generator, build):
     threshold = torch.tensor(sharpness / ALPHA)
     weight = weights_around(threshold.item(), generator)
     theta, _, _ = literal_with_derivatives(weight, threshold, ALPHA)
-    ours, _, _ = native.theta_forward(weight, threshold, ALPHA, want_norm=False)
+    ours, _ = native.theta_forward(weight, threshold, ALPHA, want_norm=False)
     assert_close(ours.double(), theta, rtol=1e-5, atol=SETTLED * threshold.item())
 
 
@@ -98,7 +98,7 @@ def test_derivatives_are_those_of_the_papers_formula(sharpness, generator, build
     weight = weights_around(sharpness / ALPHA, generator)
     threshold = torch.full_like(weight, sharpness / ALPHA)  # one each, so that none is hidden in a sum
     _, by_weight, by_threshold = literal_with_derivatives(weight, threshold, ALPHA)
-    ours = native.theta_backward(torch.ones_like(weight), weight, threshold, ALPHA, True, True)
+    ours = native.theta_backward(torch.ones_like(weight), 0.0, weight, threshold, ALPHA, True, True)
     assert_close(ours[0].double(), by_weight, rtol=1e-5, atol=SETTLED)
     assert_close(ours[1].double(), by_threshold, rtol=1e-5, atol=5e-7)  # ∂θ/∂t crosses zero near αt = 2
 
@@ -112,14 +112,16 @@ def test_every_layout_reads_its_own_thresholds(weight_shape, threshold_shape, la
 
     assert native.can_run(weight, threshold)
     assert native.layout(weight, threshold) == layout
-    ours, norm, slope = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
-    grad_weight, grad_threshold = native.theta_backward(grad, weight, threshold, ALPHA, True, True)
-    shape = threshold.shape
+    ours, norm = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
+    nothing, slope = native.theta_backward(None, 1.0, weight, threshold, ALPHA, True, True)
+    grad_weight, grad_threshold = native.theta_backward(grad, 0.5, weight, threshold, ALPHA, True, True)
+    shape, outer = threshold.shape, grad + 0.5 * weight.sign()
+    assert nothing is None  # the norm sends no gradient to the weights
     assert_close(ours.double(), theta, rtol=1e-5, atol=1e-8)
     assert norm == pytest.approx(theta.abs().sum().item(), rel=1e-6, abs=0)
     assert_close(slope.double(), (weight.sign() * by_threshold).sum_to_size(shape), rtol=1e-5, atol=1e-5)
     assert_close(grad_weight.double(), grad * by_weight, rtol=1e-5, atol=1e-6)
-    assert_close(grad_threshold.double(), (grad * by_threshold).sum_to_size(shape), rtol=1e-5, atol=1e-5)
+    assert_close(grad_threshold.double(), (outer * by_threshold).sum_to_size(shape), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_the_number_of_threads_changes_no_bit(weight_shape, threshold_shape, gen
     def results(threads: int) -> list[Tensor | float]:
         torch.set_num_threads(threads)
         forward = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
-        return [*forward, *native.theta_backward(grad, weight, threshold, ALPHA, True, True)]
+        return [*forward, *native.theta_backward(grad, 0.5, weight, threshold, ALPHA, True, True)]
 
     for one, two, three in zip(results(1), results(2), results(3), strict=True):
         assert_close(one, two, rtol=0, atol=0)
@@ -163,8 +165,8 @@ def test_a_weight_does_not_feel_its_neighbours(position, size):
     settled[position] = size
     alone = torch.tensor([size])
     threshold = torch.tensor(0.5)
-    among, _, _ = native.theta_forward(settled, threshold, ALPHA, want_norm=False)
-    single, _, _ = native.theta_forward(alone, threshold, ALPHA, want_norm=False)
+    among, _ = native.theta_forward(settled, threshold, ALPHA, want_norm=False)
+    single, _ = native.theta_forward(alone, threshold, ALPHA, want_norm=False)
     assert among[position] == single[0]
 
 
@@ -177,8 +179,9 @@ def test_a_zero_threshold_changes_nothing(weights):
 def test_at_zero_theta_is_zero_and_only_the_threshold_stands_still():
     weight = torch.zeros(3)
     threshold = torch.tensor([0.0, 0.1, 0.9])
-    theta, norm, slope = native.theta_forward(weight, threshold, 100.0, want_norm=True)
-    by_weight, by_threshold = native.theta_backward(torch.ones(3), weight, threshold, 100.0, True, True)
+    theta, norm = native.theta_forward(weight, threshold, 100.0, want_norm=True)
+    _, slope = native.theta_backward(None, 1.0, weight, threshold, 100.0, False, True)
+    by_weight, by_threshold = native.theta_backward(torch.ones(3), 0.0, weight, threshold, 100.0, True, True)
     assert theta.tolist() == slope.tolist() == by_threshold.tolist() == [0, 0, 0]
     assert norm == 0
     assert by_weight[0] == 1  # H(0) = 1
@@ -188,7 +191,7 @@ def test_at_zero_theta_is_zero_and_only_the_threshold_stands_still():
 
 def test_a_weight_on_its_threshold_counts_as_alive():
     weight, threshold = torch.tensor([0.25, -0.25]), torch.tensor(0.25)
-    by_weight, _ = native.theta_backward(torch.ones(2), weight, threshold, 1e4, True, False)
+    by_weight, _ = native.theta_backward(torch.ones(2), 0.0, weight, threshold, 1e4, True, False)
     assert_close(by_weight, torch.full((2,), 1 + 2500 / 4), rtol=1e-5, atol=0)
 
 
@@ -199,7 +202,7 @@ def test_a_negative_threshold_reads_as_zero_and_is_left_alone(shape, generator):
     ours, theirs = (
         [
             *native.theta_forward(weight, threshold, ALPHA, want_norm=True),
-            *native.theta_backward(grad, weight, threshold, ALPHA, True, True),
+            *native.theta_backward(grad, 0.5, weight, threshold, ALPHA, True, True),
         ]
         for threshold in (negative, zero)
     )
@@ -216,10 +219,11 @@ def test_projecting_stores_zero_for_negative_thresholds_and_leaves_the_others():
 
 def test_nan_weights_stay_nan_and_disturb_no_other():
     weight = torch.linspace(-0.3, 0.3, 100)
-    clean, _, _ = native.theta_forward(weight, torch.tensor(0.1), ALPHA, want_norm=False)
+    clean, _ = native.theta_forward(weight, torch.tensor(0.1), ALPHA, want_norm=False)
     weight[[3, 99]] = math.nan
-    theta, norm, slope = native.theta_forward(weight, torch.tensor(0.1), ALPHA, want_norm=True)
-    by_weight, _ = native.theta_backward(torch.ones(100), weight, torch.tensor(0.1), ALPHA, True, True)
+    theta, norm = native.theta_forward(weight, torch.tensor(0.1), ALPHA, want_norm=True)
+    _, slope = native.theta_backward(None, 1.0, weight, torch.tensor(0.1), ALPHA, False, True)
+    by_weight, _ = native.theta_backward(torch.ones(100), 0.0, weight, torch.tensor(0.1), ALPHA, True, True)
     assert theta.isnan().nonzero().flatten().tolist() == by_weight.isnan().nonzero().flatten().tolist() == [3, 99]
     assert torch.equal(theta[~theta.isnan()], clean[~theta.isnan()])
     assert math.isnan(norm)
@@ -229,31 +233,35 @@ def test_nan_weights_stay_nan_and_disturb_no_other():
 @pytest.mark.parametrize("sharpness", SHARPNESS)
 def test_infinite_weights_are_infinitely_alive(sharpness):
     weight, threshold = torch.tensor([math.inf, -math.inf]), torch.tensor(sharpness / ALPHA)
-    theta, _, slope = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
-    by_weight, by_threshold = native.theta_backward(torch.ones(2), weight, threshold, ALPHA, True, True)
+    theta, _ = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
+    _, slope = native.theta_backward(None, 1.0, weight, threshold, ALPHA, False, True)
+    by_weight, by_threshold = native.theta_backward(torch.ones(2), 0.0, weight, threshold, ALPHA, True, True)
     assert torch.equal(theta, weight)
     assert by_weight.tolist() == [1, 1]
-    assert slope.item() == by_threshold.item() == 0
+    assert slope.item() == pytest.approx(0, abs=1e-9)
+    assert by_threshold.item() == pytest.approx(0, abs=1e-9)
 
 
 def test_an_infinite_threshold_kills_everything():
-    theta, norm, slope = native.theta_forward(torch.randn(100), torch.tensor(math.inf), ALPHA, want_norm=True)
+    weight, threshold = torch.randn(100), torch.tensor(math.inf)
+    theta, norm = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
+    _, slope = native.theta_backward(None, 1.0, weight, threshold, ALPHA, False, True)
     assert theta.count_nonzero() == norm == slope == 0
 
 
 def test_no_denormal_leaves_theta():
     weight = torch.logspace(-45, -30, 1000)
     for threshold in (0.0, 1e-3, 0.1):
-        theta, _, _ = native.theta_forward(weight, torch.tensor(threshold), ALPHA, want_norm=False)
+        theta, _ = native.theta_forward(weight, torch.tensor(threshold), ALPHA, want_norm=False)
         assert not ((theta != 0) & (theta.abs() < torch.finfo(torch.float32).tiny)).any()
 
 
 def test_gradients_may_be_expanded_and_are_made_only_on_demand(generator):
     weight, threshold = torch.randn(60, 70, generator=generator), torch.full((60, 1), 0.1)
     grad = torch.tensor(0.5).expand(60, 70)
-    both = native.theta_backward(grad, weight, threshold, ALPHA, True, True)
-    dense = native.theta_backward(grad.contiguous(), weight, threshold, ALPHA, True, False)
-    slope = native.theta_backward(grad.t().contiguous().t(), weight, threshold, ALPHA, False, True)
+    both = native.theta_backward(grad, 0.0, weight, threshold, ALPHA, True, True)
+    dense = native.theta_backward(grad.contiguous(), 0.0, weight, threshold, ALPHA, True, False)
+    slope = native.theta_backward(grad.t().contiguous().t(), 0.0, weight, threshold, ALPHA, False, True)
     assert torch.equal(both[0], dense[0])
     assert dense[1] is None
     assert torch.equal(both[1], slope[1])
@@ -262,7 +270,7 @@ def test_gradients_may_be_expanded_and_are_made_only_on_demand(generator):
 
 def test_a_gradient_without_memory_is_zero():
     weight, threshold = torch.randn(4, 5), torch.tensor(0.1)
-    grads = native.theta_backward(torch._efficientzerotensor(4, 5), weight, threshold, ALPHA, True, True)
+    grads = native.theta_backward(torch._efficientzerotensor(4, 5), 0.0, weight, threshold, ALPHA, True, True)
     assert not any(grad.any() for grad in grads)
 
 
@@ -313,6 +321,6 @@ class Watched(torch.nn.Module):
 def test_large_results_keep_their_values_on_huge_pages(generator):
     weight = torch.randn(1200, 1000, generator=generator)
     threshold = torch.tensor(0.5)
-    whole, _, _ = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
+    whole, _ = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
     rows = [native.theta_forward(row, threshold, ALPHA, want_norm=False)[0] for row in weight]
     assert torch.equal(whole, torch.stack(rows))

@@ -16,6 +16,7 @@ ROOT = Path(secateur.__file__).parent
 LAYERS = (
     ("native", "nearest", "atomic"),
     ("theta", "parametrization"),
+    ("threshold",),
     ("sibling",),
     ("prune", "train"),
     ("quantize",),

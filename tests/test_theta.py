@@ -138,20 +138,30 @@ def test_thresholds_broadcast_like_any_tensor(shape, dtype):
 
 
 @given(weights, thresholds, alphas)
-def test_the_norm_and_its_slope_come_with_theta(weight, threshold, alpha):
-    mapped, norm = theta_with_norm(weight, threshold, alpha)
-    slope = (weight.sign() * theta_derivatives(weight, threshold, alpha)[1]).sum()
-    assert float(norm.value) == pytest.approx(mapped.abs().sum().item(), rel=1e-5, abs=1e-5)
-    assert_close(norm.slope, slope)
+def test_the_norm_comes_with_theta_and_reaches_the_threshold_alone(weight, threshold, alpha):
+    x, t = weight.clone().requires_grad_(), threshold.clone().requires_grad_()
+    mapped, norm = theta_with_norm(x, t, alpha)
+    by_threshold = theta_derivatives(weight, threshold, alpha)[1]
+    assert norm.item() == pytest.approx(mapped.abs().sum().item(), rel=1e-5, abs=1e-5)
+    norm.backward(retain_graph=True)
+    assert x.grad is None
+    assert_close(t.grad, (weight.sign() * by_threshold).sum().reshape(t.shape))
+    t.grad = None
+    (mapped.sum() + 3 * norm).backward()
+    assert_close(t.grad, ((1 + 3 * weight.sign()) * by_threshold).sum().reshape(t.shape))
 
 
 def test_the_native_norm_agrees_with_plain_torch():
     weight, threshold = torch.randn(37, 53), torch.rand(37, 1) * 0.3
+    exact_threshold = threshold.double().requires_grad_()
+    threshold.requires_grad_()
     mapped, norm = theta_with_norm(weight, threshold, 50)
-    exact, exact_norm = theta_with_norm(weight.double(), threshold.double(), 50)
+    exact, exact_norm = theta_with_norm(weight.double(), exact_threshold, 50)
     assert_close(mapped.double(), exact, rtol=1e-5, atol=1e-9)
-    assert float(norm.value) == pytest.approx(exact_norm.value.item(), rel=1e-6, abs=0)
-    assert_close(norm.slope.double(), exact_norm.slope, rtol=1e-4, atol=1e-4)
+    assert norm.item() == pytest.approx(exact_norm.item(), rel=1e-6, abs=0)
+    norm.backward()
+    exact_norm.backward()
+    assert_close(threshold.grad.double(), exact_threshold.grad, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -216,8 +226,8 @@ def test_channels_last_weights_keep_their_order_and_their_values(shape):
         x = weight.clone(memory_format=order).requires_grad_()
         t = threshold.clone().requires_grad_()
         mapped, norm = theta_with_norm(x, t, 20)
-        mapped.square().sum().backward()
+        (mapped.square().sum() + norm).backward()
         assert mapped.is_contiguous(memory_format=order)
-        results.append((mapped, float(norm.value), norm.slope, x.grad, t.grad))
+        results.append((mapped, norm, x.grad, t.grad))
     for plain, last in zip(*results, strict=True):
         assert_close(last, plain, rtol=1e-4, atol=1e-5)

@@ -4,8 +4,9 @@ from secateur.encode import FormatError, load, load_state, save
 from secateur.prune import keep_zeros, prune
 from secateur.quantize import QuantizeConfig, coded_bits, freeze, quantize
 from secateur.run import compile_sparse, load_sparse
-from secateur.sibling import LearnedThreshold, SiblingConfig, Target, build_sibling, learned_thresholds, targets
+from secateur.sibling import SiblingConfig, Target, build_sibling, targets
 from secateur.theta import hard_theta, theta, theta_derivatives, theta_inverse
+from secateur.threshold import LearnedThreshold, learned_thresholds
 from secateur.train import parameter_groups, penalty
 
 __all__ = [

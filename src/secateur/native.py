@@ -47,8 +47,8 @@ def _open(build: str) -> ctypes.CDLL | None:
         return None
     shape = [_INT64, _INT64, _INT64]
     forward, backward = library.secateur_theta_forward, library.secateur_theta_backward
-    forward.argtypes = [_POINTER, _POINTER, _FLOAT, *shape, _POINTER, _POINTER, _INT, _INT]
-    backward.argtypes = [_POINTER, _POINTER, _POINTER, _FLOAT, *shape, _POINTER, _POINTER, _INT]
+    forward.argtypes = [_POINTER, _POINTER, _FLOAT, *shape, _POINTER, _INT, _INT, _INT]
+    backward.argtypes = [_POINTER, _FLOAT, _POINTER, _POINTER, _FLOAT, *shape, _POINTER, _POINTER, _INT]
     forward.restype, backward.restype = _DOUBLE, None
     return library
 
@@ -118,8 +118,8 @@ def _layout(weight: torch.Size, threshold: torch.Size) -> tuple[int, int, int] |
 
 def theta_forward(
     weight: Tensor, threshold: Tensor, alpha: float, want_norm: bool, project: bool = False
-) -> tuple[Tensor, float, Tensor | None]:
-    """Return θ(weight), and if wanted Σ|θ| and its derivative by each threshold.
+) -> tuple[Tensor, float]:
+    """Return θ(weight), and Σ|θ| if wanted.
 
     With `project`, negative thresholds become zero in place. Call only where `can_run`.
     """
@@ -127,37 +127,53 @@ def theta_forward(
     assert library is not None
     assert shape is not None
     theta = torch.empty_like(weight)
-    slope = torch.empty_like(threshold) if want_norm else None
-    norm = library.secateur_theta_forward(
+    norm: float = library.secateur_theta_forward(
         weight.data_ptr(),
         threshold.data_ptr(),
         alpha,
         *shape,
         theta.data_ptr(),
-        _address(slope),
+        want_norm,
         project,
         torch.get_num_threads(),
     )
-    return theta, norm, slope
+    return theta, norm
 
 
 def theta_backward(
-    grad: Tensor, weight: Tensor, threshold: Tensor, alpha: float, needs_weight: bool, needs_threshold: bool
+    grad: Tensor | None,
+    norm_grad: float,
+    weight: Tensor,
+    threshold: Tensor,
+    alpha: float,
+    needs_weight: bool,
+    needs_threshold: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients by `weight` and by `threshold`, each only if needed. Call only where `can_run`."""
+    """Return the gradients by `weight` and by `threshold`, each only if needed, from those of θ and of Σ|θ|.
+
+    The norm sends nothing to the weights: without `grad` their gradient is None. Call only where `can_run`.
+    """
     library, shape = _library(), layout(weight, threshold)
     assert library is not None
     assert shape is not None
-    if grad.stride() != weight.stride():
-        order = torch.contiguous_format if weight.is_contiguous() else torch.channels_last
-        grad = grad.contiguous(memory_format=order)
-    if not grad.data_ptr():  # torch's lazy zeros have no memory
-        grad = torch.zeros_like(weight)
-    grad_weight = torch.empty_like(weight) if needs_weight else None
+    address = weight.data_ptr()
+    if not address and weight.numel():
+        raise RuntimeError(
+            "the weights of a sharded layer are out of reach in backward: add the penalty to the loss that the layer's "
+            "output goes into, and call backward once"
+        )
+    if grad is not None:
+        if grad.stride() != weight.stride():
+            order = torch.contiguous_format if weight.is_contiguous() else torch.channels_last
+            grad = grad.contiguous(memory_format=order)
+        if not grad.data_ptr():  # torch's lazy zeros have no memory
+            grad = torch.zeros_like(weight)
+    grad_weight = torch.empty_like(weight) if needs_weight and grad is not None else None
     grad_threshold = torch.empty_like(threshold) if needs_threshold else None
     library.secateur_theta_backward(
-        grad.data_ptr(),
-        weight.data_ptr(),
+        _address(grad),
+        norm_grad,
+        address,
         threshold.data_ptr(),
         alpha,
         *shape,

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from secateur.parametrization import Reading, attach, detach, readings
-from secateur.sibling import LearnedThreshold, learned_thresholds
 from secateur.theta import theta, theta_with_norm
+from secateur.threshold import LearnedThreshold, forget_read_ahead, learned_thresholds
 
 # Where |∂Σ|θ|/∂t| per weight is below this, every weight is so far from the threshold that it cannot move any more.
 _STUCK_SLOPE = 1e-12
@@ -60,6 +60,7 @@ def prune(
         )
     plain = copy.deepcopy(sibling)
     detach(plain, LearnedThreshold, lambda reading: _cut(reading, cutoff, survivors, allow_empty))
+    forget_read_ahead(plain)
     detach(plain, FixedMask, lambda reading: reading.chain())
     _warn_if_stuck(sibling)
     return plain
@@ -112,8 +113,10 @@ def _warn_if_stuck(sibling: nn.Module) -> None:
     }
     for name, function in learned_thresholds(sibling).items():
         weight = originals[id(function)]
-        with torch.no_grad():
-            slope = theta_with_norm(weight, function.threshold, function.alpha)[1].slope
+        threshold = function.threshold.detach().requires_grad_()
+        with torch.enable_grad():
+            norm = theta_with_norm(weight.detach(), threshold, function.alpha)[1]
+        [slope] = torch.autograd.grad(norm, threshold)
         stuck = int((slope.abs() * slope.numel() < _STUCK_SLOPE * weight.numel()).sum())
         if stuck == slope.numel():
             warnings.warn(

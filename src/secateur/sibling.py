@@ -16,8 +16,9 @@ from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 from typing_extensions import Doc
 
-from secateur.parametrization import attach, readings
-from secateur.theta import Norm, project_, theta, theta_inverse, theta_with_norm
+from secateur.parametrization import attach
+from secateur.theta import theta_inverse
+from secateur.threshold import LearnedThreshold, read_ahead
 
 Granularity: TypeAlias = Literal["paper", "layer", "filter", "row", "element"]
 
@@ -64,85 +65,6 @@ LayerRules: TypeAlias = Mapping[str | type[nn.Module], SiblingConfig | None]
 Rule = TypeVar("Rule")
 
 
-class _Record:
-    """What the last forward left for the penalty, and which state of weight and threshold it belongs to.
-
-    An object beside the module, since setting an attribute of a module takes torch some time.
-    """
-
-    norm: Norm | None = None
-    threshold: Tensor | None = None
-    versions: tuple[int, int] | None = None
-
-
-class LearnedThreshold(nn.Module):
-    """Parametrization: a layer reads θ(weight; threshold) wherever it reads its weight."""
-
-    threshold: nn.Parameter
-    alpha: float
-
-    def __init__(self, threshold: Tensor, alpha: float) -> None:
-        super().__init__()
-        self.threshold, self.alpha = nn.Parameter(threshold), alpha
-        self._record = _Record()
-
-    def forward(self, weight: Tensor) -> Tensor:
-        """Return θ(weight; threshold), and keep its norm for the penalty while gradients are recorded."""
-        if torch.compiler.is_exporting():
-            return theta(weight, self.threshold, self.alpha)
-        if not torch.is_grad_enabled():
-            # Reentrant checkpointing comes this way, and a record that its last backward left is out of date.
-            self._record.norm = None
-            return theta(weight, self.threshold, self.alpha)
-        threshold = self.threshold
-        mapped, norm = theta_with_norm(weight, threshold, self.alpha, project=True)
-        record = self._record
-        record.norm, record.threshold = norm, threshold
-        record.versions = None if torch.compiler.is_compiling() else (weight._version, threshold._version)
-        return mapped
-
-    def project_(self) -> None:
-        """Lift stored thresholds below zero to zero, as every reader reads them."""
-        project_(self.threshold)
-
-    def norm(self, weight: Tensor) -> tuple[Norm, Tensor]:
-        """Return Σ|θ| with its slope, and the threshold tensor that the slope belongs to.
-
-        Taken from the last forward if weight and threshold have not changed since; computed otherwise, as after a
-        forward without gradients or inside reentrant checkpointing, which runs the forward that way. What a forward
-        left serves once: a fused optimizer changes tensors without telling their version counters.
-        """
-        record, threshold = self._record, self.threshold
-        norm, record.norm = record.norm, None
-        if norm is not None and record.threshold is not None:
-            if record.threshold is threshold:
-                if record.versions in (None, (weight._version, threshold._version)):
-                    return norm, threshold
-            elif type(record.threshold) is nn.Parameter is not type(threshold):
-                # A sharding wrapper has put its pieces (DTensor) back after the forward: the whole weights are out of
-                # reach until the next one, and the record is the only truth there is.
-                return norm, record.threshold
-        with torch.no_grad():
-            return theta_with_norm(weight, threshold, self.alpha)[1], threshold
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_record": _Record()}
-
-    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # torch's signature
-        """Move with the model, but stay in float32 when it goes to half precision: steps of t are tiny."""
-
-        def at_least_float32(tensor: Tensor) -> Tensor:
-            moved: Tensor = fn(tensor)
-            half = moved.dtype in (torch.bfloat16, torch.float16)
-            return tensor.to(moved.device, torch.float32) if half else moved
-
-        return super()._apply(at_least_float32, recurse)  # type: ignore[no-untyped-call]  # torch's
-
-    def extra_repr(self) -> str:
-        """Show α and the number of thresholds."""
-        return f"alpha={self.alpha:g}, thresholds={self.threshold.numel()}"
-
-
 @dataclass(frozen=True)
 class Target:
     """One tensor that will be, or is, read through θ."""
@@ -185,6 +107,7 @@ def build_sibling(
         function = LearnedThreshold(threshold, rule.alpha)
         for place in places:
             attach(place.module, place.name, function)
+    read_ahead(model)
     return model
 
 
@@ -198,16 +121,6 @@ def targets(
         shape = _threshold_shape(places[0].module, weight, rule.granularity)
         found.append(Target(tuple(p.full_name for p in places), tuple(weight.shape), math.prod(shape), rule))
     return tuple(found)
-
-
-def learned_thresholds(sibling: nn.Module) -> dict[str, LearnedThreshold]:
-    """Return the thresholds of a sibling by tensor name, those of tied tensors once, under their first name."""
-    found: dict[str, LearnedThreshold] = {}
-    for reading in readings(sibling, LearnedThreshold):
-        function = next(part for part in reading.chain if isinstance(part, LearnedThreshold))
-        if all(function is not known for known in found.values()):
-            found[reading.full_name] = function
-    return found
 
 
 class Place(NamedTuple):

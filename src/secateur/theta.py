@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -31,16 +31,9 @@ from torch import Tensor
 from secateur import native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _LARGEST_EXPONENT = 40.0
-
-
-class Norm(NamedTuple):
-    """Σ|θ(W; t)| of one tensor, and its derivative in the threshold, by-products of computing θ."""
-
-    value: Tensor | float  # a float where native code has computed it
-    slope: Tensor
 
 
 def theta(weight: Tensor, threshold: Tensor, alpha: float) -> Tensor:
@@ -49,24 +42,36 @@ def theta(weight: Tensor, threshold: Tensor, alpha: float) -> Tensor:
     As α grows this becomes the hard threshold x·1[|x| ≥ t]; at t = 0 it is the identity. `threshold` broadcasts:
     one value prunes per layer, shape (filters, 1, 1, 1) per filter. Half-precision weights are computed in float32.
     """
-    function = _NativeTheta if native.can_run(weight, threshold) else _Theta
-    out: Tensor = function.apply(weight, threshold, alpha, None)  # type: ignore[no-untyped-call]  # torch's apply
-    return out
+    if native.can_run(weight, threshold):
+        [out] = _NativeTheta.apply((alpha,), False, False, weight, threshold)  # type: ignore[no-untyped-call]  # torch's
+    else:
+        out = _Theta.apply(weight, threshold, alpha, False)  # type: ignore[no-untyped-call]  # torch's apply
+    return cast(Tensor, out)
 
 
-def theta_with_norm(weight: Tensor, threshold: Tensor, alpha: float, *, project: bool = False) -> tuple[Tensor, Norm]:
-    """Return θ(W; t) and, from the same pass, Σ|θ(W; t)| with its slope in t; with `project`, `project_` t first.
+def theta_with_norm(weight: Tensor, threshold: Tensor, alpha: float, *, project: bool = False) -> tuple[Tensor, Tensor]:
+    """Return θ(W; t) and, from the same pass, Σ|θ(W; t)|; with `project`, `project_` t first.
 
-    The norm carries no graph: the paper's L_t must send nothing to W, so its whole gradient is `slope`.
+    The gradient of the norm reaches t alone: the paper's L_t sends nothing to W. Both gradients share one backward.
     """
     if native.can_run(weight, threshold):
-        norms: list[Norm] = []
-        out = _NativeTheta.apply(weight, threshold, alpha, norms, project)  # type: ignore[no-untyped-call]  # torch's apply
-        return out, norms[0]
-    if project:
-        project_(threshold)
-    out, value, slope = _Theta.apply(weight, threshold, alpha, True)  # type: ignore[no-untyped-call]  # torch's apply
-    return out, Norm(value, slope)
+        out, norm = _NativeTheta.apply((alpha,), True, project, weight, threshold)  # type: ignore[no-untyped-call]
+    else:
+        if project:
+            project_(threshold)
+        out, norm = _Theta.apply(weight, threshold, alpha, True)  # type: ignore[no-untyped-call]  # torch's apply
+    return out, norm
+
+
+def thetas_with_norm(
+    weights: Sequence[Tensor], thresholds: Sequence[Tensor], alphas: Sequence[float]
+) -> tuple[Sequence[Tensor], Tensor]:
+    """Return θ of several tensors and the sum of their norms, in one node; only where `native.can_run` all of them.
+
+    Negative thresholds are projected. Each node of a graph takes torch as long as the θ of 30,000 weights.
+    """
+    *mapped, norm = _NativeTheta.apply(alphas, True, True, *weights, *thresholds)  # type: ignore[no-untyped-call]
+    return mapped, norm
 
 
 def project_(threshold: Tensor) -> None:
@@ -156,21 +161,25 @@ def _derivatives(x: Tensor, t: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     return by_x, by_t
 
 
-def _forward_with_norm(weight: Tensor, threshold: Tensor, alpha: float) -> tuple[Tensor, Tensor, Tensor]:
-    x, t = _widen(weight), _widen(threshold)
-    out = _forward(x, t, alpha)
-    slope = (torch.sign(x) * _derivatives(x, t, alpha)[1]).sum_to_size(threshold.shape)
-    return out.to(weight.dtype), out.abs().sum(), slope.to(threshold.dtype)
+def _forward_with_norm(weight: Tensor, threshold: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    out = _forward(_widen(weight), _widen(threshold), alpha)
+    return out.to(weight.dtype), out.abs().sum()
 
 
 def _forward_only(weight: Tensor, threshold: Tensor, alpha: float) -> Tensor:
     return _forward(_widen(weight), _widen(threshold), alpha).to(weight.dtype)
 
 
-def _backward(grad: Tensor, weight: Tensor, threshold: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    by_weight, by_threshold = _derivatives(_widen(weight), _widen(threshold), alpha)
-    grad_threshold = (_widen(grad) * by_threshold).sum_to_size(threshold.shape)
-    return (_widen(grad) * by_weight).to(weight.dtype), grad_threshold.to(threshold.dtype)
+def _backward(
+    grad: Tensor | None, norm_grad: Tensor | None, weight: Tensor, threshold: Tensor, alpha: float
+) -> tuple[Tensor | None, Tensor]:
+    x = _widen(weight)
+    by_weight, by_threshold = _derivatives(x, _widen(threshold), alpha)
+    grad_weight = None if grad is None else (_widen(grad) * by_weight).to(weight.dtype)
+    # d|θ|/dt = sign(x)·∂θ/∂t, for θ has the sign of x.
+    outer = torch.zeros_like(x) if grad is None else _widen(grad)
+    outer = outer if norm_grad is None else outer + norm_grad * torch.sign(x)
+    return grad_weight, (outer * by_threshold).sum_to_size(threshold.shape).to(threshold.dtype)
 
 
 @cache
@@ -184,28 +193,42 @@ def _on(weight: Tensor, formula: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _NativeTheta(torch.autograd.Function):
-    """θ with its hand-written backward, in native code: for tensors that `native.can_run` accepts.
+    """θ of some weights with its hand-written backward, in native code: for tensors that `native.can_run` accepts.
 
-    The norm leaves through a list: as further outputs of the node, value and slope cost a small layer more time
-    than its arithmetic. For the same reason backward does without torch's once_differentiable.
+    What a backward needs are the tensors it was given, so they are attributes: `save_for_backward` would take a small
+    layer more time, and would not let the loss and the penalty go backward one after the other. For the same reason
+    backward does without torch's once_differentiable.
     """
 
     @staticmethod
-    def forward(ctx, weight, threshold, alpha, norms, project=False):  # type: ignore[no-untyped-def]  # torch's protocol
-        ctx.save_for_backward(weight, threshold)
-        ctx.alpha = alpha
-        out, value, slope = native.theta_forward(weight, threshold, alpha, norms is not None, project)
-        if norms is not None:
-            assert slope is not None
-            norms.append(Norm(value, slope))
-        return out
+    def forward(ctx, alphas, want_norm, project, *tensors):  # type: ignore[no-untyped-def]  # torch's protocol
+        ctx.alphas, ctx.tensors, ctx.versions = alphas, tensors, [tensor._version for tensor in tensors]
+        ctx.set_materialize_grads(False)
+        mapped, norm = [], 0.0
+        for weight, threshold, alpha in zip(tensors, tensors[len(alphas) :], alphas, strict=False):
+            out, own = native.theta_forward(weight, threshold, alpha, want_norm, project)
+            mapped.append(out)
+            norm += own
+        return (*mapped, torch.scalar_tensor(norm, dtype=torch.float32, device="cpu")) if want_norm else tuple(mapped)
 
     @staticmethod
-    def backward(ctx, grad):  # type: ignore[no-untyped-def]  # torch's protocol
+    def backward(ctx, *grads):  # type: ignore[no-untyped-def]  # torch's protocol
         _refuse_second_derivative()
-        weight, threshold = ctx.saved_tensors
-        grad = grad.to_dense() if grad.is_sparse else grad  # sparse: of an Embedding with sparse=True
-        return *native.theta_backward(grad, weight, threshold, ctx.alpha, *ctx.needs_input_grad[:2]), None, None, None
+        if [tensor._version for tensor in ctx.tensors] != ctx.versions:
+            raise RuntimeError("a weight or a threshold was changed in place between θ's forward and its backward")
+        count, needs = len(ctx.alphas), ctx.needs_input_grad[3:]
+        has_norm = len(grads) > count and grads[count] is not None
+        norm_grad = grads[count].item() if has_norm else 0.0
+        by_weight: list[Tensor | None] = [None] * count
+        by_threshold: list[Tensor | None] = [None] * count
+        for k, (alpha, grad) in enumerate(zip(ctx.alphas, grads, strict=False)):
+            if grad is not None or has_norm:
+                if grad is not None and grad.is_sparse:  # of an Embedding with sparse=True
+                    grad = grad.to_dense()
+                by_weight[k], by_threshold[k] = native.theta_backward(
+                    grad, norm_grad, ctx.tensors[k], ctx.tensors[count + k], alpha, needs[k], needs[count + k]
+                )
+        return None, None, None, *by_weight, *by_threshold
 
 
 class _Theta(torch.autograd.Function):
@@ -216,23 +239,20 @@ class _Theta(torch.autograd.Function):
         ctx.save_for_backward(weight, threshold)
         ctx.set_materialize_grads(False)
         ctx.alpha = alpha
-        if not want_norm:
-            return _on(weight, _forward_only)(weight, threshold, alpha)
-        out, value, slope = _on(weight, _forward_with_norm)(weight, threshold, alpha)
-        ctx.mark_non_differentiable(value, slope)
-        return out, value, slope
+        return _on(weight, _forward_with_norm if want_norm else _forward_only)(weight, threshold, alpha)
 
     @staticmethod
-    def backward(ctx, grad, *_):  # type: ignore[no-untyped-def]  # torch's protocol
-        if grad is None:
-            return None, None, None, None
+    def backward(ctx, grad, norm_grad=None):  # type: ignore[no-untyped-def]  # torch's protocol
         if not torch.compiler.is_compiling():
             _refuse_second_derivative()
+        if grad is None and norm_grad is None:
+            return None, None, None, None
         weight, threshold = ctx.saved_tensors
-        needs_weight, needs_threshold = ctx.needs_input_grad[:2]
-        grad = grad.to_dense() if grad.is_sparse else grad
-        grad_weight, grad_threshold = _on(weight, _backward)(grad, weight, threshold, ctx.alpha)
-        return grad_weight if needs_weight else None, grad_threshold if needs_threshold else None, None, None
+        if grad is not None and grad.is_sparse:
+            grad = grad.to_dense()
+        grad_weight, grad_threshold = _on(weight, _backward)(grad, norm_grad, weight, threshold, ctx.alpha)
+        needs = ctx.needs_input_grad
+        return grad_weight if needs[0] else None, grad_threshold if needs[1] else None, None, None
 
 
 def _refuse_second_derivative() -> None:

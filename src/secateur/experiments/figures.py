@@ -21,8 +21,8 @@ from secateur.experiments.presets import preset
 from secateur.experiments.reproduce import mean_std
 from secateur.experiments.rundir import RunDirectory, publish
 from secateur.parametrization import readings
-from secateur.sibling import LearnedThreshold, learned_thresholds
 from secateur.theta import hard_theta, theta, theta_derivatives
+from secateur.threshold import LearnedThreshold, learned_thresholds
 
 FIGURES = ("figure1", "figure2", "figure3")
 

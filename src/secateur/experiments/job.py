@@ -19,7 +19,8 @@ from secateur.atomic import write_atomically
 from secateur.experiments.rundir import RunDirectory, RunError
 from secateur.measure import count, error_rate
 from secateur.prune import keep_zeros, prune
-from secateur.sibling import SiblingConfig, build_sibling, learned_thresholds
+from secateur.sibling import SiblingConfig, build_sibling
+from secateur.threshold import learned_thresholds
 from secateur.train import checkpoint
 from secateur.train.loop import Observer, Record, TrainConfig, fit, is_main_process
 

@@ -19,7 +19,8 @@ from secateur.prune import FixedMask, prune
 from secateur.quantize.kmeans import Init
 from secateur.quantize.quantizers import IntegerGrid, LearnedStep, Quantizer, SharedValues
 from secateur.quantize.rate import position_bits
-from secateur.sibling import LearnedThreshold, Place, places, refuse_unmatched, rule_of_tied
+from secateur.sibling import Place, places, refuse_unmatched, rule_of_tied
+from secateur.threshold import LearnedThreshold
 
 _LARGEST_INTEGER = {"int8": 127, "int4": 7}
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur.parametrization import readings
-from secateur.sibling import LearnedThreshold
+from secateur.threshold import LearnedThreshold
 from secateur.train.loop import Phase, Record
 
 

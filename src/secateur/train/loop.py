@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import Doc
 
-from secateur.sibling import learned_thresholds
+from secateur.threshold import learned_thresholds
 from secateur.train import checkpoint
 from secateur.train.objective import parameter_groups, penalty
 

@@ -9,11 +9,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import ParametrizationList
 
 from secateur.parametrization import readings
-from secateur.sibling import LearnedThreshold, learned_thresholds
 from secateur.theta import project_
+from secateur.threshold import LearnedThreshold, Norm, chains, learned_thresholds
 
 # torch's own word for it: a dictionary that the optimizer keeps and that schedulers write to.
 ParameterGroup: TypeAlias = dict[str, Any]
@@ -71,47 +70,25 @@ def penalty(sibling: nn.Module, lambda_t: float = 1e-2) -> Tensor:
     accumulation over k micro-batches divide it by k as you divide the loss.
     """
     _refuse_negative(lambda_t=lambda_t)
-    functions = _functions_with_weights(sibling)
+    functions = chains(sibling)
     if not functions:
         raise ValueError(f"{type(sibling).__name__} has no thresholds to penalise: call build_sibling(model) first")
     _warn_of_lost_settings(sibling)
-    norms, thresholds = zip(*(function.norm(weight) for function, weight in functions), strict=True)
-    loss: Tensor = _Penalty.apply(lambda_t, norms, *thresholds)  # type: ignore[no-untyped-call]  # torch's apply
-    return loss
+    return lambda_t * _norm([(function, chain.original) for function, chain in functions])
 
 
-class _Penalty(torch.autograd.Function):
-    """λ_t · Σ|θ| as a function of the thresholds alone; θ's forward has left value and slope."""
-
-    @staticmethod
-    def forward(ctx, lambda_t, norms, *thresholds):  # type: ignore[no-untyped-def]  # torch's protocol
-        ctx.lambda_t, ctx.slopes = lambda_t, [norm.slope for norm in norms]
-        value = lambda_t * sum([norm.value for norm in norms])
-        kind = torch.promote_types(thresholds[0].dtype, torch.float32)
-        return value.to(kind) if isinstance(value, Tensor) else torch.scalar_tensor(value, dtype=kind)
-
-    @staticmethod
-    def backward(ctx, grad):  # type: ignore[no-untyped-def]  # torch's protocol
-        scale = grad * ctx.lambda_t
-        return None, None, *[slope * scale for slope in ctx.slopes]
-
-
-def _functions_with_weights(sibling: nn.Module) -> list[tuple[LearnedThreshold, Tensor]]:
-    """Return every threshold function once, with its stored weight.
-
-    By hand, since this runs every step: torch's `modules()` takes twice as long.
-    """
-    found: dict[LearnedThreshold, Tensor] = {}
-    modules: list[nn.Module | None] = [sibling]
-    while modules:
-        module = modules.pop()
-        if isinstance(module, ParametrizationList):
-            for part in module._modules.values():
-                if isinstance(part, LearnedThreshold):
-                    found[part] = module.original
-        elif module is not None:
-            modules.extend(module._modules.values())
-    return list(found.items())
+def _norm(functions: list[tuple[LearnedThreshold, Tensor]]) -> Tensor:
+    """Return Σ|θ| over some tensors: as their forward left it, where it is the sum over just these."""
+    left: dict[Norm | None, list[tuple[LearnedThreshold, Tensor]]] = {}
+    for function, weight in functions:
+        left.setdefault(function.take_norm(weight), []).append((function, weight))
+    terms: list[Tensor] = []
+    for norm, readers in left.items():
+        if norm is not None and norm.tensors == len(readers):
+            terms.append(norm.total)
+        else:
+            terms.extend(function.norm(weight) for function, weight in readers)
+    return terms[0] if len(terms) == 1 else torch.stack(terms).sum()
 
 
 def _warn_of_lost_settings(sibling: nn.Module) -> None:

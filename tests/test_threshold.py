@@ -1,0 +1,170 @@
+"""Small layers are read together at the beginning of a forward, and nobody can tell but by the clock."""
+
+import copy
+from unittest import mock
+
+import pytest
+import torch
+from networks import CASES, convolutional, mlp
+from torch import nn
+from torch.testing import assert_close
+
+from secateur import build_sibling, native, penalty, prune, theta
+from secateur import threshold as thresholds
+from secateur.threshold import forget_read_ahead
+
+pytestmark = pytest.mark.skipif(not native.is_available(), reason="the native library was not built")
+
+
+def gradients(sibling, inputs):
+    sibling.zero_grad()
+    (sibling(inputs).square().mean() + penalty(sibling, 0.1)).backward()
+    return {name: parameter.grad for name, parameter in sibling.named_parameters()}
+
+
+def readings(sibling, inputs):
+    """How many tensors each node of θ holds that a forward adds to the graph."""
+    with mock.patch.object(native, "theta_forward", wraps=native.theta_forward) as kernel:
+        outputs = sibling(inputs)
+    nodes, seen = [outputs.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes.extend(following for following, _ in node.next_functions)
+    sizes = sorted(len(node.alphas) for node in seen if type(node).__name__ == "_NativeThetaBackward")
+    assert sum(sizes) == kernel.call_count  # nothing is computed that nobody reads
+    return sizes
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_reading_together_gives_the_same_as_reading_one_by_one(case):
+    make, inputs = CASES[case]
+    together, x = build_sibling(make()), inputs()
+    one_by_one = copy.deepcopy(together)
+    forget_read_ahead(one_by_one)
+    assert torch.equal(together(x), one_by_one(x))
+    for (name, ours), theirs in zip(gradients(together, x).items(), gradients(one_by_one, x).values(), strict=True):
+        # A tensor that is read twice sums its gradients in another order.
+        assert_close(ours, theirs, msg=name)
+
+
+def test_small_layers_share_a_node_and_large_ones_have_their_own(monkeypatch):
+    sibling, x = build_sibling(convolutional()), torch.randn(2, 2, 6, 6)  # 108, 54, 96 and 400 weights
+    assert readings(sibling, x) == [4]
+    monkeypatch.setattr(thresholds, "_SMALL", 108)
+    assert readings(copy.deepcopy(sibling), x) == [1, 3]
+
+
+def test_a_single_small_layer_is_read_by_itself():
+    assert readings(build_sibling(nn.Sequential(nn.Linear(3, 2))), torch.randn(1, 3)) == [1]
+
+
+def test_without_gradients_layers_are_read_one_by_one_and_leave_nothing():
+    sibling = build_sibling(mlp())
+    with torch.no_grad(), mock.patch.object(thresholds, "thetas_with_norm") as together:
+        sibling(torch.randn(2, 12))
+    together.assert_not_called()
+
+
+def test_every_forward_reads_the_weights_as_they_are():
+    sibling, x = build_sibling(mlp()), torch.randn(2, 12)
+    before = sibling(x)
+    with torch.no_grad():
+        sibling[0].parametrizations.weight.original.data.mul_(2)  # no version counter hears of it
+    fresh = copy.deepcopy(sibling)
+    assert not torch.equal(sibling(x), before)
+    assert torch.equal(sibling(x), fresh(x))
+
+
+def test_a_layer_that_is_called_by_itself_reads_its_weights_as_they_are():
+    sibling, x = build_sibling(mlp()), torch.randn(2, 12)
+    sibling(x)
+    chain = sibling[0].parametrizations.weight
+    chain.original.data.mul_(2)
+    assert_close(sibling[0].weight, theta(chain.original, chain[0].threshold, chain[0].alpha))
+
+
+def test_a_forward_that_fails_leaves_nothing_behind():
+    sibling = build_sibling(mlp())
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        sibling(torch.randn(2, 5))
+    chain = sibling[0].parametrizations.weight
+    chain.original.data.mul_(2)
+    assert_close(sibling[0].weight, theta(chain.original, chain[0].threshold, chain[0].alpha))
+
+
+def test_a_layer_that_replaces_another_is_read_and_penalised():
+    sibling, x = build_sibling(mlp()), torch.randn(2, 12)
+    sibling(x)
+    new = build_sibling(nn.Sequential(nn.Linear(12, sibling[0].out_features)))[0]
+    sibling[0] = new
+    (sibling(x).sum() + penalty(sibling)).backward()
+    assert new.parametrizations.weight[0].threshold.grad is not None
+    expected = sum(layer.weight.abs().sum().item() for layer in (new, sibling[2]))
+    sibling(x)
+    assert penalty(sibling, 1.0).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_penalty_of_a_part_is_that_of_the_part():
+    sibling = build_sibling(mlp())
+    sibling(torch.randn(2, 12))
+    assert penalty(sibling[0], 1.0).item() == pytest.approx(sibling[0].weight.abs().sum().item(), rel=1e-5)
+
+
+def test_the_gradient_of_one_layer_leaves_the_others_without():
+    sibling = build_sibling(mlp())
+    sibling[2].bias.requires_grad_(False)
+    hidden = sibling[0]  # the second layer is read as well, and not used
+    sibling.register_forward_hook(lambda module, inputs, outputs: hidden(*inputs))
+    sibling(torch.randn(2, 12)).sum().backward()
+    unused = sibling[2].parametrizations.weight
+    assert sibling[0].parametrizations.weight.original.grad is not None
+    assert unused.original.grad is None
+    assert unused[0].threshold.grad is None
+
+
+def test_loss_and_penalty_may_go_backward_one_after_the_other():
+    sibling, x = build_sibling(mlp()), torch.randn(2, 12)
+    expected = {name: gradient.clone() for name, gradient in gradients(sibling, x).items()}
+    sibling.zero_grad()
+    loss, norm = sibling(x).square().mean(), penalty(sibling, 0.1)
+    norm.backward()
+    loss.backward()
+    for name, parameter in sibling.named_parameters():
+        assert_close(parameter.grad, expected[name])
+
+
+def test_a_weight_changed_between_forward_and_backward_is_refused():
+    sibling = build_sibling(mlp())
+    loss = sibling(torch.randn(2, 12)).sum()
+    with torch.no_grad():
+        sibling[0].parametrizations.weight.original.add_(1)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        loss.backward()
+
+
+def test_weights_whose_memory_was_given_back_are_not_read():
+    sibling = build_sibling(mlp())
+    sibling(torch.randn(2, 12))
+    sibling[0].parametrizations.weight.original.untyped_storage().resize_(0)  # as a sharding wrapper does
+    with pytest.raises(RuntimeError, match="add the penalty to the loss"):
+        penalty(sibling).backward()
+
+
+def test_a_pruned_network_has_no_hooks_and_its_sibling_keeps_them():
+    sibling = build_sibling(nn.ModuleDict({"inner": mlp()})["inner"])
+    pruned = prune(sibling)
+    for hooks in (pruned._forward_pre_hooks, pruned._forward_hooks, pruned._forward_hooks_always_called):
+        assert not hooks
+    assert readings(sibling, torch.randn(2, 12)) == [2]
+
+
+def test_two_networks_may_run_inside_each_other():
+    inner, x = build_sibling(mlp()), torch.randn(2, 12)
+    outer = build_sibling(nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12)))
+    joined = nn.Sequential(outer, inner)
+    expected = copy.deepcopy(joined)
+    forget_read_ahead(expected)
+    for ours, theirs in zip(gradients(joined, x).values(), gradients(expected, x).values(), strict=True):
+        assert torch.equal(ours, theirs)
