@@ -298,7 +298,8 @@ Sums walk(const Step& by, float threshold, float alpha, int64_t begin, int64_t e
 template <class Task>
 void share(int64_t tasks, int64_t weights_per_task, int threads, const Task& task) {
     if (threads <= 1 || tasks * weights_per_task < parallel_min) {  // a small layer feels the OpenMP runtime, even idle
-        for (int64_t k = 0; k < tasks; ++k) task(k);
+        // From the end: what was written last, by whoever made the weights or the gradient, is still in the cache.
+        for (int64_t k = tasks; k-- > 0;) task(k);
         return;
     }
     int64_t batch = std::max<int64_t>(1, std::min(grain / weights_per_task, tasks / threads));

@@ -93,9 +93,10 @@ def _norm(functions: list[tuple[LearnedThreshold, Tensor]]) -> Tensor:
 
 def _warn_of_lost_settings(sibling: nn.Module) -> None:
     """Say so when a scheduler has overwritten ρ, or an optimizer does not do the paper's weight decay."""
-    if sibling not in _groups_of:
+    groups = _groups_of.get(sibling)
+    if groups is None:
         return
-    weights, thresholds = _groups_of[sibling]
+    weights, thresholds = groups
     wanted = weights["lr"] * thresholds["rho"]
     if not math.isclose(thresholds["lr"], wanted, rel_tol=1e-4, abs_tol=1e-30):
         warnings.warn(
