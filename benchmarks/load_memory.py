@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from random_sparsity import random_zeros_
 from rans_alexnet import LAYERS, alexnet, resident_bytes
 from torch import nn
 
 import secateur
 from secateur import models
 from secateur.encode import open_archive
+from secateur.experiments.speed import random_zeros_
 
 LIMIT = 1.0  # peak of the sparse way ÷ bytes of the dense weights
 

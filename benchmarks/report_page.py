@@ -21,6 +21,8 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
+from rans_alexnet import LAYERS as ALEXNET
+from rans_alexnet import resident_bytes
 
 from secateur.encode import to_bytes
 from secateur.experiments.compress import Compression
@@ -30,16 +32,7 @@ from secateur.train.loop import TrainConfig
 
 NETWORKS = {  # shape of every weight, and the share of it that is kept
     "lenet-300-100": {"fc1": ((300, 784), 0.053), "fc2": ((100, 300), 0.162), "fc3": ((10, 100), 0.881)},
-    "alexnet": {
-        "conv1": ((96, 3, 11, 11), 0.962),
-        "conv2": ((256, 48, 5, 5), 0.651),
-        "conv3": ((384, 256, 3, 3), 0.757),
-        "conv4": ((384, 192, 3, 3), 0.633),
-        "conv5": ((256, 192, 3, 3), 0.665),
-        "fc6": ((4096, 9216), 0.032),
-        "fc7": ((4096, 4096), 0.085),
-        "fc8": ((1000, 4096), 0.215),
-    },
+    "alexnet": ALEXNET,
 }
 LIMITS = {"lenet-300-100": 3.0, "alexnet": 10.0}  # seconds
 EPOCHS, FINE_TUNE = 160, 60
@@ -100,12 +93,6 @@ def epoch(number: int, thresholds: dict[str, list[float]]) -> dict[str, object]:
         "ratio": 1 + number / 10,
         "thresholds": {name: values[0] * number / EPOCHS for name, values in thresholds.items()},
     }
-
-
-def resident_bytes(field: str) -> int:
-    """Return VmHWM, the peak, or VmRSS, the present use."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return 1024 * int(status[field].split()[0])
 
 
 def write_one(directory: RunDirectory) -> None:

@@ -9,14 +9,14 @@ by the wall clock, both sparse.
 from collections.abc import Iterator
 
 import torch
-from random_sparsity import random_zeros_
-from sparse_rivals import CLOCKS, Table, check, compare, parser
+from sparse_rivals import Table, check, compare, parser
 from torch import Tensor, nn
 
 import secateur
+from secateur.experiments.speed import random_zeros_
 from secateur.measure.engines import Run, prepare
 
-LINEAR = {  # inputs, outputs, density, and what is asked for at each batch size
+LINEAR = {  # inputs, outputs, density, and the target at each batch size
     "AlexNet fc6": (9216, 4096, 0.032, {1: 12, 8: 22, 64: 16}),
     "AlexNet fc7": (4096, 4096, 0.085, {1: 6, 8: 10, 64: 8}),
 }
@@ -67,7 +67,7 @@ def measure_linear(table: Table) -> None:
                 x = torch.randn(batch, inputs)
                 limit = 4 / (6 * density) if batch == 1 else None
                 engines = table.engines(layer, x)
-                table.measure(name, layer, x, at_least=at_least[batch], engines=engines, limit=limit, threads=1)
+                table.measure(name, layer, x, at_least=at_least[batch], engines=engines, limit=limit)
 
 
 def measure_convolutions(table: Table) -> None:
@@ -81,7 +81,7 @@ def measure_convolutions(table: Table) -> None:
             if table.wants(name):
                 random_zeros_(layer, density)
                 at_least = CONVOLUTION_AT_LEAST[density]
-                table.measure(name, layer, x, at_least=at_least, engines=engines, threads=1)
+                table.measure(name, layer, x, at_least=at_least, engines=engines)
 
 
 def threaded_cases() -> Iterator[tuple[str, nn.Module, Tensor]]:
@@ -107,9 +107,9 @@ def measure_threads(table: Table) -> None:
             check(name, run(x), prepare("eager", layer, x).run(x))
             runs[f"threads {threads}"] = on_threads(threads, run)
         # By the wall: the time of the calling thread says nothing about the other.
-        row = compare(runs, x, "threads 2", table.options.repeats, CLOCKS["wall"])
+        row = compare(runs, x, "threads 2", repeats=table.options.repeats, threads=2, clock="wall")
         reached = row["speedup"] >= TWO_THREADS_AT_LEAST
-        row |= {"at_least": TWO_THREADS_AT_LEAST, "limit": TWO_THREADS_LIMIT, "reached": reached, "clock": "wall"}
+        row |= {"at_least": TWO_THREADS_AT_LEAST, "limit": TWO_THREADS_LIMIT, "reached": reached}
         table.add(name, row)
     torch.set_num_threads(1)
 
@@ -125,6 +125,7 @@ def on_threads(threads: int, run: Run) -> Run:
 def main() -> None:
     options = parser(__doc__, repeats=40).parse_args()
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
     torch.manual_seed(0)
     table = Table(options)
     measure_linear(table)

@@ -7,20 +7,22 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import secateur
+from secateur.atomic import write_atomically
+from secateur.experiments.job import versions
 from secateur.measure import compare_latency
-from secateur.measure.engines import Engine, Run, prepare, prepare_all
-from secateur.measure.latency import Clock, median_interval
+from secateur.measure.engines import Engine, Run, prepare, prepare_all, require_same_answer
+from secateur.measure.latency import calls_per_turn, median_interval, turn
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 TOLERANCE = 1e-4  # of the largest answer
-SHORTEST_MS = 2.0  # a turn repeats its call until it takes that long, as a server would
 
 Row = dict[str, object]
 
@@ -39,25 +41,55 @@ def parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
     flags.add_argument(
         "--engines", nargs="*", default=["onnxruntime"], help="besides eager torch: onnxruntime, compile or none"
     )
-    flags.add_argument("--save", type=Path, help="write the table as JSON")
+    flags.add_argument("--save", type=Path, help="write the table as JSON, after every row")
+    flags.add_argument("--add", action="store_true", help="keep the rows of that file, measure those it lacks")
     return flags
 
 
 class Table:
-    """Rows in the order in which they were measured, each printed at once beside the number that it should reach."""
+    """Rows beside the number that each should reach: printed, and saved if wanted, as soon as they are measured."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options, self.rows, self.versions, self.missing = options, {}, {}, {}
-        torch.set_flush_denormal(True)
+        self.options = options
+        self.rows: dict[str, Row] = {}
+        self.about = {
+            "secateur": versions()["secateur"],
+            "torch": torch.__version__,
+            "cpu": torch.backends.cpu.get_cpu_capability(),
+            "machine": platform.machine(),
+        }
+        self.versions: dict[str, str] = {}
+        self.missing: dict[str, str] = {}
+        if options.add:
+            self._continue()
+        self._has_printed = False
+
+    def _continue(self) -> None:
+        """Begin with the rows that the file holds, if they were measured with what we are about to measure with."""
+        path = self.options.save
+        if path is None:
+            raise SystemExit("--add adds to a file: say which one with --save")
+        if not path.exists():
+            return
+        saved = json.loads(path.read_text())
+        for name, ours in self.about.items():
+            self._require_same(name, saved.get(name), ours)
+        self.rows, self.versions, self.missing = saved["rows"], saved["engines"], saved["missing"]
+
+    def _require_same(self, name: str, saved: str | None, ours: str) -> None:
+        if saved != ours:
+            path = self.options.save
+            raise SystemExit(f"{path} was measured with {name} {saved}, this is {ours}: begin anew, without --add")
 
     def wants(self, name: str) -> bool:
-        """Tell whether the user asked for a row."""
-        return re.search(self.options.only, name) is not None
+        """Tell whether a row is wanted and not there yet."""
+        return name not in self.rows and re.search(self.options.only, name) is not None
 
     def engines(self, model: nn.Module, x: Tensor) -> dict[str, Engine]:
         """Make the dense rivals ready, and remember why one cannot be had."""
         found, missing = prepare_all(model, x, self.options.engines)
-        self.versions.update({name: engine.version for name, engine in found.items()})
+        for name, engine in found.items():
+            self._require_same(name, self.versions.setdefault(name, engine.version), engine.version)
         self.missing.update(missing)
         return found
 
@@ -73,11 +105,14 @@ class Table:
         or_share_of_limit: float = math.inf,
         plan_s_at_most: float = math.inf,
         by_interval: bool = False,
+        repeats: int | None = None,
         **facts: object,
     ) -> Row:
         """Compile `model`, check its answer, time it in turns with its rivals, and add what was found.
 
-        The speed-up must be `at_least` that, or a share of the limit; `by_interval`, its interval must reach that.
+        The speed-up must be `at_least` that, or a share of the limit; `by_interval`, the upper end of its interval must
+        be that. Where twice the speed of eager torch is wanted, more than ONNX Runtime's is as well. `facts` are kept
+        with the row, and so is whatever it is judged by.
         """
         start = time.perf_counter()
         fast = secateur.compile_sparse(model, x)
@@ -85,23 +120,31 @@ class Table:
         eager, sparse = prepare("eager", model, x), prepare("eager", fast, x)
         check(name, sparse.run(x), eager.run(x))
         runs = {"eager": eager.run, "sparse": sparse.run, **{rival: engine.run for rival, engine in engines.items()}}
-        row = compare(runs, x, "sparse", self.options.repeats, CLOCKS[self.options.clock])
+        repeats, threads = repeats or self.options.repeats, torch.get_num_threads()
+        row = compare(runs, x, "sparse", repeats=repeats, threads=threads, clock=self.options.clock)
         row |= {"at_least": at_least, "limit": limit, "plan_s": plan_s, **facts}
         row["keeps_layers"] = [type(each) for each in fast.modules()] == [type(each) for each in model.modules()]
-        wanted = at_least if limit is None else min(at_least, or_share_of_limit * limit)
+        wanted = at_least
+        if limit is not None and or_share_of_limit < math.inf:
+            row["or_share_of_limit"] = or_share_of_limit
+            wanted = min(at_least, or_share_of_limit * limit)
+        row["by_interval"] = by_interval
         row["reached"] = (row["interval"][1] if by_interval else row["speedup"]) >= wanted
-        row["reached"] &= plan_s <= plan_s_at_most
-        # Where the table asks for twice the speed of eager torch, it asks for more than ONNX Runtime's as well.
+        if plan_s_at_most < math.inf:
+            row["plan_s_at_most"] = plan_s_at_most
+            row["reached"] &= plan_s <= plan_s_at_most
         if at_least >= 2 and "onnxruntime" in engines:
             row["reached"] &= row["over"]["onnxruntime"]["ratio"] > 1
         return self.add(name, row)
 
     def add(self, name: str, row: Row) -> Row:
-        """Add a row that holds `speedup`, `interval`, `at_least` and `reached`, and print it."""
-        if not self.rows:
-            print(f"{'':44}{'eager ms':>10}{'sparse ms':>10}{'speed-up':>10}{'95 % interval':>18}{'at least':>10}"
+        """Add a row that holds `speedup`, `interval`, `at_least` and `reached`; print it and save the table."""
+        if not self._has_printed:
+            print(f"{'':44}{'eager ms':>10}{'sparse ms':>10}{'speed-up':>10}{'95 % interval':>18}{'target':>10}"
                   f"{'over ORT':>10}{'limit':>8}{'plan s':>8}")  # fmt: skip
+            self._has_printed = True
         self.rows[name] = row
+        self._save()
         low, high = row["interval"]
         times, over = row.get("ms", {}), row.get("over", {}).get("onnxruntime")
         columns = [
@@ -115,50 +158,38 @@ class Table:
         print(f"{name:44}{''.join(columns)}{'' if row['reached'] else '  missed'}", flush=True)
         return row
 
+    def _save(self) -> None:
+        """Write what is there, whole or not at all: a run that is interrupted keeps its rows."""
+        if self.options.save:
+            content = {"rows": self.rows, "engines": self.versions, "missing": self.missing, **self.about}
+            write_atomically(self.options.save, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+
     def finish(self) -> None:
-        """Say how many rows reach their number and which rivals were not there, and save all of it."""
-        print(f"{sum(row['reached'] for row in self.rows.values())} of {len(self.rows)} rows reach their number")
+        """Say how many rows reach their target, and which rivals were not there."""
+        print(f"{sum(row['reached'] for row in self.rows.values())} of {len(self.rows)} rows reach their target")
         for name, reason in self.missing.items():
             print(f"without {name}: {reason}")
-        if self.options.save:
-            content = {
-                "rows": self.rows,
-                "engines": self.versions,
-                "missing": self.missing,
-                "repeats": self.options.repeats,
-                "clock": self.options.clock,
-                "torch": torch.__version__,
-                "cpu": torch.backends.cpu.get_cpu_capability(),
-                "machine": platform.machine(),
-            }
-            self.options.save.parent.mkdir(parents=True, exist_ok=True)
-            self.options.save.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def check(name: str, answer: Tensor, expected: Tensor) -> None:
     """Refuse to time a wrong answer."""
-    difference = (answer - expected).abs().max().item()
-    if not difference <= TOLERANCE * expected.abs().max().item() + 1e-30:
-        raise SystemExit(f"{name}: the sparse network answers differently, by {difference:.1e}")
+    try:
+        require_same_answer(answer, expected, TOLERANCE)
+    except ValueError as error:
+        raise SystemExit(f"{name}: {error}") from error
 
 
-def compare(runs: Mapping[str, Run], x: Tensor, ours: str, repeats: int, clock: Clock) -> Row:
+def compare(runs: Mapping[str, Run], x: Tensor, ours: str, *, repeats: int, threads: int, clock: str) -> Row:
     """Time `runs` in turns: how many times as fast one of them is as each of the others, the first above all.
 
-    Ratios are taken within a turn, and the median over the turns counts, with its 95 % interval.
+    Ratios are taken within a turn, and the median over the turns counts, with its 95 % interval. The row says how it
+    was measured: how many turns, of how many calls, on how many threads at most, by which clock.
     """
     base = next(iter(runs))
-    calls = calls_per_turn(runs[base], x)
-
-    def turn(run: Run) -> Callable[[], None]:
-        def repeated() -> None:
-            for _ in range(calls):
-                run(x)
-
-        return repeated
-
     with torch.inference_mode():  # once, and not in every call of a small network
-        found = compare_latency({name: turn(run) for name, run in runs.items()}, repeats=repeats, warmup=3, clock=clock)
+        calls = calls_per_turn(partial(runs[base], x), CLOCKS[clock])
+        turns = {name: turn(partial(run, x), calls) for name, run in runs.items()}
+        found = compare_latency(turns, repeats=repeats, warmup=3, clock=CLOCKS[clock])
     times = {name: comparison.latency.times_ms for name, comparison in found.items()}
     over = {}
     for name in runs:
@@ -170,15 +201,8 @@ def compare(runs: Mapping[str, Run], x: Tensor, ours: str, repeats: int, clock: 
         "speedup": over[base]["ratio"],
         "interval": over[base]["interval"],
         "over": over,
+        "repeats": repeats,
         "calls_per_turn": calls,
+        "threads": threads,
+        "clock": clock,
     }
-
-
-def calls_per_turn(run: Run, x: Tensor) -> int:
-    """Return how many calls a turn needs to be long beside the clock's own time."""
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        run(x)
-        times.append((time.perf_counter() - start) * 1e3)
-    return max(1, math.ceil(SHORTEST_MS / min(times)))

@@ -1,5 +1,7 @@
 """What the benchmarks measure with; the benchmarks themselves are run on demand."""
 
+import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -7,10 +9,12 @@ import pytest
 import torch
 from torch import nn
 
+from secateur.experiments.speed import random_zeros_
+
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
-from random_sparsity import random_zeros_  # noqa: E402
+from sparse_rivals import Table, check  # noqa: E402
 
 
 def network():
@@ -48,3 +52,75 @@ def test_random_zeros_are_a_function_of_the_seed_and_nested_by_density():
 def test_random_zeros_take_a_share_only():
     with pytest.raises(ValueError, match="density must lie between 0 and 1, got 10"):
         random_zeros_(network(), 10)
+
+
+# ---- tables that are saved row by row ----
+
+ROW = {"speedup": 2.0, "interval": [1.9, 2.1], "at_least": 1.5, "reached": True}
+
+
+def table(path, *, add=False, **settings):
+    options = {"only": "", "repeats": 6, "clock": "cpu", "engines": [], "save": path, "add": add}
+    return Table(argparse.Namespace(**options | settings))
+
+
+def test_a_row_says_how_it_was_measured_and_what_it_is_judged_by(tmp_path):
+    path = tmp_path / "table.json"
+    model, x = random_zeros_(nn.Linear(40, 30).eval(), 0.1), torch.randn(2, 40)
+    measured = table(path)
+    measured.measure("a", model, x, at_least=1e-9, engines={}, limit=5.0, or_share_of_limit=0.5, kept=120)
+    measured.measure("b", model, x, at_least=1e9, engines={}, repeats=7, by_interval=True, plan_s_at_most=60.0)
+    saved = json.loads(path.read_text())
+    a, b = (saved["rows"][name] for name in "ab")
+    own = {"repeats": 6, "threads": 1, "clock": "cpu", "limit": 5.0, "or_share_of_limit": 0.5, "by_interval": False}
+    assert own.items() <= a.items()
+    assert (a["kept"], a["reached"], set(a["ms"])) == (120, True, {"eager", "sparse"})
+    assert {"repeats": 7, "by_interval": True, "plan_s_at_most": 60.0, "reached": False}.items() <= b.items()
+    assert saved["torch"] == torch.__version__
+    assert measured.options.repeats == 6  # one row's turns are not the next one's
+
+
+def test_every_row_is_in_the_file_as_soon_as_it_is_measured(tmp_path):
+    path, rows = tmp_path / "below" / "table.json", {}
+    interrupted = table(path)
+    for name in "abc":
+        rows[name] = ROW
+        interrupted.add(name, ROW)
+        assert json.loads(path.read_text())["rows"] == rows
+
+
+def test_adding_keeps_the_rows_of_a_file_and_wants_the_others(tmp_path):
+    path = tmp_path / "table.json"
+    table(path).add("a", ROW)
+    added = table(path, add=True)
+    assert [name for name in "abc" if added.wants(name)] == ["b", "c"]
+    added.add("b", {**ROW, "speedup": 3.0})
+    assert {name: row["speedup"] for name, row in json.loads(path.read_text())["rows"].items()} == {"a": 2.0, "b": 3.0}
+    assert table(path).wants("a")  # without --add, all of it is measured again
+    assert table(tmp_path / "none.json", add=True).wants("a")
+
+
+def test_nothing_is_added_to_what_other_versions_measured(tmp_path):
+    path = tmp_path / "table.json"
+    table(path).add("a", ROW)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"torch": "1.0"}))
+    with pytest.raises(SystemExit, match=r"was measured with torch 1\.0, this is .*: begin anew, without --add"):
+        table(path, add=True)
+    with pytest.raises(SystemExit, match="--add adds to a file: say which one with --save"):
+        table(None, add=True)
+
+
+def test_an_engine_of_another_version_adds_nothing(tmp_path):
+    path, layer, x = tmp_path / "table.json", nn.Linear(3, 2).eval(), torch.ones(1, 3)
+    first = table(path, engines=["eager"])
+    first.engines(layer, x)
+    first.add("a", ROW)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"engines": {"eager": "1.0"}}))
+    with pytest.raises(SystemExit, match=r"was measured with eager 1\.0"):
+        table(path, add=True, engines=["eager"]).engines(layer, x)
+
+
+def test_a_wrong_answer_ends_a_benchmark():
+    check("a", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0001]))
+    with pytest.raises(SystemExit, match="a: the sparse network answers differently from the dense one"):
+        check("a", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.1]))

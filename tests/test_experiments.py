@@ -20,7 +20,8 @@ from secateur.experiments.presets import preset
 from secateur.experiments.reproduce import jobs, largest_layers_prune_most, layer_sizes, mean_std, summarize
 from secateur.experiments.rundir import RunDirectory, RunError, newest_finished
 from secateur.measure import count
-from secateur.report.tables import sensitivity_table, step_table, table1, table2
+from secateur.report.speed_tables import step_table
+from secateur.report.tables import sensitivity_table, table1, table2
 from secateur.sibling import SiblingConfig
 from secateur.train.loop import TrainConfig
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur.measure import engines
-from secateur.measure.engines import ENGINES, Engine, EngineError, prepare, prepare_all
+from secateur.measure.engines import ENGINES, Engine, EngineError, prepare, prepare_all, require_same_answer
 
 
 class Net(nn.Module):
@@ -154,3 +154,17 @@ def test_an_export_says_nothing_on_the_terminal():
     )
     done = subprocess.run([sys.executable, "-W", "always", "-c", program], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_same_answer_is_one_within_a_share_of_the_largest():
+    expected = torch.tensor([0.5, -100.0])
+    require_same_answer(expected + 0.09, expected)
+    require_same_answer(expected + 0.9, expected, tolerance=1e-2)
+    with pytest.raises(ValueError, match=r"answers differently from the dense one, by 1\.1e-03 of the largest answer"):
+        require_same_answer(expected + 0.11, expected)
+
+
+@pytest.mark.parametrize("answer", [torch.ones(3), torch.tensor([1.0, torch.nan])])
+def test_an_answer_of_another_shape_or_without_a_number_is_not_the_same(answer):
+    with pytest.raises(ValueError, match="not timed"):
+        require_same_answer(answer, torch.ones(2))

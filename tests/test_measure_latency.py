@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from secateur.measure import Latency, compare_latency, latency_ms
-from secateur.measure.latency import median_interval
+from secateur.measure.latency import LEAST_TURN_MS, calls_per_turn, median_interval, shortest, turn
 
 
 class FakeTime:
@@ -143,6 +143,32 @@ def test_a_call_too_short_for_the_clock_is_refused_by_name():
     rivals = {"quick": time.rival("quick", [0] * 9), "slow": time.rival("slow", [1] * 9)}
     with pytest.raises(ValueError, match='"quick"'):
         compare_latency(rivals, repeats=6, warmup=0, clock=time.clock)
+
+
+def test_a_turn_repeats_its_call():
+    time = FakeTime()
+    repeated = turn(time.rival("a", [1] * 9), 3)
+    repeated()
+    assert time.calls == ["a"] * 3
+
+
+def test_the_shortest_time_is_that_of_the_calls_after_the_first():
+    time = FakeTime()
+    assert shortest(time.rival("a", [0.1, 5, 3, 4, 0.2]), 3, time.clock) == pytest.approx(3)
+    assert len(time.calls) == 4
+
+
+@given(st.floats(1e-6, 1))
+def test_a_turn_has_the_fewest_calls_that_fill_it(seconds):
+    time = FakeTime()
+    calls = calls_per_turn(time.rival("a", [seconds] * 9), time.clock)
+    assert calls * seconds * 1e3 >= LEAST_TURN_MS * (1 - 1e-6)
+    assert calls == 1 or (calls - 1) * seconds * 1e3 < LEAST_TURN_MS * (1 + 1e-6)
+
+
+def test_a_call_that_takes_no_time_by_the_clock_is_made_once_in_a_turn():
+    time = FakeTime()
+    assert calls_per_turn(time.rival("a", [0] * 9), time.clock) == 1
 
 
 def test_one_repeat_has_no_quartiles_and_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import sep
 from pathlib import Path
@@ -42,8 +43,8 @@ def require_subject(source: str, *, density: float | None = None, run: Path | No
             raise ValueError(f"{source} would have random weights, which say nothing about {run}: give a .cut file")
     elif density is not None:
         raise ValueError(f"{source} has weights of its own: density is for networks by name, whose weights are random")
-    if density is not None and not 0 <= density <= 1:
-        raise ValueError(f"density must lie between 0 and 1, got {density:g}")
+    if density is not None:
+        _require_density(density)
 
 
 def subject(source: str, *, density: float | None = None, run: Path | None = None) -> Subject:
@@ -54,7 +55,7 @@ def subject(source: str, *, density: float | None = None, run: Path | None = Non
     require_subject(source, density=density, run=run)
     if not _is_path(source):
         density = DENSITY if density is None else density
-        model = _keep_at_random_(models.build(source, seed=0), density)
+        model = random_zeros_(models.build(source, seed=0), density)
         return Subject(source, source, model.eval(), _sample_shape(model, source), density)
     path, directory = Path(source), None if run is None else RunDirectory(run)
     if path.is_dir():
@@ -75,6 +76,27 @@ def write_speed(directory: RunDirectory, found: Bench) -> Path:
     return directory.speed
 
 
+def random_zeros_(
+    model: nn.Module,
+    density: float,
+    kinds: Sequence[type[nn.Module]] = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear),
+    seed: int = 0,
+) -> nn.Module:
+    """Keep each weight of the layers of these `kinds` with probability `density`, set the others to zero.
+
+    Which ones is a function of the seed alone, and a smaller density keeps a part of what a larger one keeps. Biases
+    and other layers stay as they are. Returns the model.
+    """
+    _require_density(density)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, tuple(kinds)):
+                weight = layer.get_parameter("weight")
+                weight.masked_fill_(torch.rand(weight.shape, generator=generator) >= density, 0.0)
+    return model
+
+
 def _is_path(source: str) -> bool:
     return source not in models.MODELS and (sep in source or source.endswith(".cut") or Path(source).exists())
 
@@ -86,11 +108,6 @@ def _sample_shape(model: nn.Module, source: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _keep_at_random_(model: nn.Module, density: float) -> nn.Module:
-    """Keep each weight of linear layers and convolutions with probability `density`, set the others to zero."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for layer in model.modules():
-            if isinstance(layer, nn.Linear | nn.Conv2d):
-                layer.weight.masked_fill_(torch.rand(layer.weight.shape, generator=generator) >= density, 0.0)
-    return model
+def _require_density(density: float) -> None:
+    if not 0 <= density <= 1:
+        raise ValueError(f"density must lie between 0 and 1, got {density:g}")

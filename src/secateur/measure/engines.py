@@ -75,6 +75,16 @@ def prepare_all(
     return found, missing
 
 
+def require_same_answer(answer: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> None:
+    """Refuse to time a sparse network that does not answer like the dense one, up to a share of the largest answer."""
+    difference = _difference(answer, expected)
+    if not difference <= tolerance:  # nor NaN
+        raise ValueError(
+            f"the sparse network answers differently from the dense one, by {difference:.1e} of the largest answer: "
+            "not timed"
+        )
+
+
 def _eager(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
     return torch.__version__, _without_gradients(model)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from secateur.atomic import write_atomically
 from secateur.experiments.presets import preset_names
 from secateur.experiments.standings import after_each_stage
+from secateur.report.speed_tables import speed_sentence, speed_tables, step_table
 from secateur.report.tables import (
     Grid,
     coder_table,
@@ -18,10 +19,7 @@ from secateur.report.tables import (
     rival_table,
     search_table,
     sensitivity_table,
-    speed_sentence,
-    speed_tables,
     stages_table,
-    step_table,
     table1,
     table2,
 )

@@ -15,19 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from secateur.measure import compare_latency, dense_bytes
-from secateur.measure.engines import TOLERANCE, prepare_all
+from secateur.measure.engines import prepare_all, require_same_answer
 from secateur.measure.evaluating import evaluating
-from secateur.measure.latency import Clock
+from secateur.measure.latency import Clock, calls_per_turn, turn
 from secateur.run.chain import SparseChain
 from secateur.run.layers import Layer
-from secateur.run.machine import Limit, Machine, machine, shortest
+from secateur.run.machine import Limit, Machine, machine
 from secateur.run.plan import Group, Plan
 from secateur.run.planner import compile_sparse
 from secateur.run.watch import Watch
 
 LEAST_REPEATS = 6  # for an interval of the median at 95 %
 _WARMUP = 3
-_SHORTEST_MS = 0.2  # a turn repeats its call until it takes that long
 
 
 # ---- what was found ----
@@ -263,11 +262,11 @@ def _bench_batch(
             fast(x)  # which tells the shapes
         alone = _alone(chains, sparse.shapes)
         apart = Watch({name: chain for name, (chain, _) in alone.items()}, clock)
-        calls = _calls_per_turn(partial(model, x), clock)
+        calls = calls_per_turn(partial(model, x), clock)
         rivals = {
-            "eager": _turn(partial(model, x), calls),
-            "sparse": _turn(partial(fast, x), calls),
-            **{name: _turn(partial(engine.run, x), calls) for name, engine in engines.items()},
+            "eager": turn(partial(model, x), calls),
+            "sparse": turn(partial(fast, x), calls),
+            **{name: turn(partial(engine.run, x), calls) for name, engine in engines.items()},
             # The same two once more, with a clock at every layer: that takes time, so the whole is timed without.
             "layers of eager": dense.turn(partial(model, x), calls),
             "layers of sparse": sparse.turn(partial(fast, x), calls),
@@ -315,28 +314,11 @@ def _bench_batch(
 
 
 def _require_same_answer(fast: nn.Module, model: nn.Module, x: Tensor) -> None:
-    """Refuse to time a wrong answer."""
     with torch.inference_mode():
         expected, answer = model(x), fast(x)
     if not isinstance(expected, Tensor):
         raise TypeError(f"the model must answer with one tensor, got {type(expected).__name__}")
-    difference = (answer - expected).abs().max().item() if expected.numel() else 0.0
-    if not difference <= TOLERANCE * expected.abs().max().item():  # nor NaN
-        raise ValueError(f"the sparse network answers differently from the dense one, by {difference:.1e}: not timed")
-
-
-def _turn(call: Callable[[], object], calls: int) -> Callable[[], None]:
-    def repeated() -> None:
-        for _ in range(calls):
-            call()
-
-    return repeated
-
-
-def _calls_per_turn(call: Callable[[], object], clock: Clock) -> int:
-    """Return how many calls a turn needs to be long beside the clock's own time."""
-    seconds = shortest(call, 4, clock)
-    return max(1, math.ceil(_SHORTEST_MS / 1e3 / seconds)) if seconds > 0 else 1
+    require_same_answer(answer, expected)
 
 
 def _layer(model: nn.Module, name: str) -> nn.Module:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
 import torch
 
-from secateur.measure.latency import Clock
+from secateur.measure.latency import Clock, shortest
 
 _READ_BYTES = tuple(1 << shift for shift in range(20, 29))  # from what a cache holds to what none does
 _MATRIX = 768
@@ -65,14 +64,3 @@ def measure_machine(
         square = torch.ones(matrix, matrix)
         seconds = shortest(lambda: square @ square, 4, clock)
     return Machine(threads, tuple(reversed(found)), 2 * matrix**3 / seconds / 1e9)
-
-
-def shortest(call: Callable[[], object], repeats: int, clock: Clock = time.perf_counter) -> float:
-    """Return the shortest time of a call, in seconds, after one to warm up."""
-    call()
-    best = math.inf
-    for _ in range(repeats):
-        start = clock()
-        call()
-        best = min(best, clock() - start)
-    return best

@@ -1,0 +1,252 @@
+"""Tables of speed, as `benchmarks/` last measured it: sparse networks and layers, and a step of training.
+
+What a table says about a measurement, turns and clock and target, comes from the rows that it shows.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from secateur.report.tables import Grid
+
+Rows = dict[str, dict[str, Any]]  # by name, as `benchmarks/sparse_rivals.py` writes them
+
+_SWEPT, _THREADED = "never slower: ", ": 2 threads over 1"
+_CONVOLUTION = re.compile(r"(?P<shape>(?:VGG|ResNet) .+), (?P<density>\d+%)")
+_CASE = re.compile(r"(?P<network>.+), (?P<density>\d+)%, batch (?P<batch>\d+)")
+
+
+def speed_tables(results: Path) -> tuple[Grid, ...]:
+    """Say how much faster sparse networks and layers are, with every row that misses its target."""
+    networks, layers = (_benchmark(results, f"sparse_{name}") for name in ("networks", "layers"))
+    threaded = {name: row for name, row in layers["rows"].items() if name.endswith(_THREADED)}
+    convolutions = {
+        name: row for name, row in layers["rows"].items() if name not in threaded and _CONVOLUTION.fullmatch(name)
+    }
+    swept, whole = _swept(networks["rows"])
+    single = {name: row for name, row in layers["rows"].items() if name not in threaded | convolutions}
+    return (
+        _speed_grid("Speed: whole networks", whole, networks, _AMDAHL),
+        _speed_grid("Speed: linear layers", single, layers, "The limit is that of the bytes read, at batch 1."),
+        _convolution_grid(convolutions, layers),
+        _thread_grid(threaded, layers),
+        _sweep_grid(swept, networks),
+    )
+
+
+def speed_sentence(results: Path) -> str:
+    """Say in a sentence or two how much faster whole networks are; nothing if none was measured."""
+    swept, whole = _swept(_benchmark(results, "sparse_networks")["rows"])
+    found: dict[str, list[str]] = {}
+    for name, row in whole.items():
+        network, _, batch = name.partition(", batch ")
+        found.setdefault(network, []).append(f"{_times(row['speedup'])} at batch {batch}")
+    if not found:
+        return ""
+    networks = "; ".join(f"{network}: {', '.join(speeds)}" for network, speeds in found.items())
+    # Apart: a sweep has many rows that are easily reached.
+    judged = whole | _benchmark(results, "sparse_layers")["rows"]
+    sweep = f" In a sweep of small networks over densities and batch sizes, {_sweep_result(swept)}." if swept else ""
+    return (
+        f"Speed of `compile_sparse` on one CPU thread, dense eager torch = 1×. {networks}. Of networks and layers, "
+        f"{_reached(judged)}.{sweep} [All of them, and those that miss](docs/results.md)."
+    )
+
+
+def step_table(results: Path) -> Grid:
+    """Say what learning thresholds adds to a training step, as `benchmarks/training_step.py` last measured it."""
+    rows = tuple(
+        (case, f"{row['plain_ms']:.2f}", f"{row['sibling_ms']:.2f}", f"{row['ratio']:.2f}", _interval(row))
+        for case, row in _benchmark(results, "training_step")["rows"].items()
+    )
+    header = ("one training step, one thread", "plain ms", "sibling ms", "ratio", "95 % interval")
+    return Grid("Cost of learning thresholds", header, rows)
+
+
+def _benchmark(results: Path, name: str) -> dict[str, Any]:
+    path = results / "benchmarks" / f"{name}.json"
+    measured: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rows": {}}
+    return measured
+
+
+def _swept(rows: Rows) -> tuple[Rows, Rows]:
+    """Return the rows of the sweep, without its name, and the others."""
+    swept = {name.removeprefix(_SWEPT): row for name, row in rows.items() if name.startswith(_SWEPT)}
+    return swept, {name: row for name, row in rows.items() if not name.startswith(_SWEPT)}
+
+
+_AMDAHL = "The limit is Amdahl's, if layers with zeros took no time; what is fused with such a layer can pass it."
+
+
+def _speed_grid(title: str, rows: Rows, measured: dict[str, Any], limit: str) -> Grid:
+    header = (
+        "one thread",
+        "dense ms",
+        "sparse ms",
+        "speed-up",
+        "95 % interval",
+        "target",
+        "over ONNX Runtime",
+        "limit",
+        "planned in",
+    )
+    lines = tuple(
+        (
+            name,
+            *(f"{row['ms'][engine]:.3g}" for engine in ("eager", "sparse")),
+            _result(row),
+            _interval(row),
+            _target(row),
+            _times(_over_onnxruntime(row)),
+            _times(row.get("limit")),
+            f"{row['plan_s']:.1f} s" if "plan_s" in row else "–",
+        )
+        for name, row in rows.items()
+    )
+    return Grid(title, header, lines, f"{_conditions(rows, measured)} {_judgement(rows)} {limit}")
+
+
+def _convolution_grid(rows: Rows, measured: dict[str, Any]) -> Grid:
+    """Give each shape a row, and each density a column."""
+    cells: dict[str, Rows] = {}
+    for name, row in rows.items():
+        parts = _CONVOLUTION.fullmatch(name)
+        assert parts is not None
+        cells.setdefault(parts["shape"], {})[parts["density"]] = row
+    densities = sorted({density for by_density in cells.values() for density in by_density}, key=_percent)
+    target = {
+        density: next(_target(each[density]) for each in cells.values() if density in each) for density in densities
+    }
+    header = ("convolution, batch 1, one thread", *(f"{_percent(density)} % left" for density in densities))
+    lines = [("target", *target.values())] if cells else []
+    for shape, by_density in cells.items():
+        lines.append((shape, *(_result(by_density[d]) if d in by_density else "–" for d in densities)))
+    note = f"{_conditions(rows, measured)} {_judgement(rows)}"
+    return Grid("Speed: convolutions", header, tuple(lines), note)
+
+
+def _thread_grid(rows: Rows, measured: dict[str, Any]) -> Grid:
+    lines = tuple(
+        (name.removesuffix(_THREADED), _result(row), _interval(row), _target(row), _times(row.get("limit")))
+        for name, row in rows.items()
+    )
+    header = ("sparse, two threads over one", "speed-up", "95 % interval", "target", "limit")
+    note = f"{_conditions(rows, measured, over='one thread')} {_judgement(rows)}"
+    return Grid("Speed: two threads", header, lines, note)
+
+
+def _sweep_grid(rows: Rows, measured: dict[str, Any]) -> Grid:
+    """Give each network a row: its worst density and batch size, and those that miss."""
+    by_network: dict[str, Rows] = {}
+    densities, batches = set(), set()
+    for name, row in rows.items():
+        parts = _CASE.fullmatch(name)
+        assert parts is not None
+        by_network.setdefault(parts["network"], {})[f"{parts['density']}%, batch {parts['batch']}"] = row
+        densities.add(int(parts["density"]))
+        batches.add(int(parts["batch"]))
+    lines = []
+    for network, cases in by_network.items():
+        worst = min(cases, key=lambda case: float(cases[case]["speedup"]))
+        missed = [case for case, row in cases.items() if not row["reached"]]
+        lines.append(
+            (
+                network,
+                str(len(cases)),
+                f"{cases[worst]['speedup']:.2f}× ({worst})",
+                _interval(cases[worst]),
+                str(sum(row["keeps_layers"] for row in cases.values())),
+                "; ".join(missed) or "none",
+            )
+        )
+    header = ("network", "densities and batch sizes", "slowest", "95 % interval", "keep their layers", "missed")
+    possible = len(by_network) * len(densities) * len(batches)
+    note = (
+        f"Densities of {_listed(densities)} % and batch sizes of {_listed(batches)}: {len(rows)} of the {possible} "
+        f"combinations with a network were measured, and {_sweep_result(rows)}. {_conditions(rows, measured)}"
+    )
+    return Grid("Speed: is any network ever slower?", header, tuple(lines), note)
+
+
+def _sweep_result(rows: Rows) -> str:
+    """Say how many cases of the sweep reach their target, and how many do by the median alone."""
+    least = " or ".join(f"{target:g}×" for target in sorted({row["at_least"] for row in rows.values()}))
+    by_median = sum(row["speedup"] >= row["at_least"] for row in rows.values())
+    return (
+        f"{_reached(rows, f'reach {least}')} by the upper end of the 95 % interval of the median, "
+        f"{by_median} by the median itself"
+    )
+
+
+def _reached(rows: Rows, what: str = "reach their target") -> str:
+    return f"{sum(row['reached'] for row in rows.values())} of {len(rows)} {what}"
+
+
+def _judgement(rows: Rows) -> str:
+    """Say how many rows reach their target, and what else that means where ONNX Runtime was there."""
+    is_rival = any(row["at_least"] >= 2 and _over_onnxruntime(row) is not None for row in rows.values())
+    rival = "; one of 2× or more takes being faster than ONNX Runtime as well" if is_rival else ""
+    return f"{_reached(rows)}{rival}."
+
+
+def _result(row: dict[str, Any]) -> str:
+    """Write a speed-up, and plainly so if it misses its target."""
+    text = _times(row["speedup"])
+    if row["reached"]:
+        return text
+    over = _over_onnxruntime(row)
+    is_fast = row["speedup"] >= row["at_least"]
+    why = ": ONNX Runtime is faster" if is_fast and over is not None and over <= 1 else ""
+    return f"**{text}, missed{why}**"
+
+
+def _target(row: dict[str, Any]) -> str:
+    """Write all that a row must reach."""
+    text = _times(row["at_least"])
+    if "or_share_of_limit" in row:
+        text += f" or {100 * row['or_share_of_limit']:g} % of the limit"
+    if "plan_s_at_most" in row:
+        text += f", planned in {row['plan_s_at_most']:g} s"
+    return text
+
+
+def _over_onnxruntime(row: dict[str, Any]) -> float | None:
+    ratio: float | None = row.get("over", {}).get("onnxruntime", {}).get("ratio")
+    return ratio
+
+
+def _interval(row: dict[str, Any]) -> str:
+    low, high = row["interval"]
+    return f"{low:.2f} … {high:.2f}"
+
+
+def _times(ratio: float | None) -> str:
+    if ratio is None:
+        return "–"
+    return f"{ratio:.{1 if ratio >= 10 else 2}f}×"
+
+
+def _percent(share: str) -> int:
+    return int(share.removesuffix("%"))
+
+
+def _listed(values: Iterable[int], last: str = "and") -> str:
+    """Write whole numbers as a list in words, from the smallest to the largest."""
+    *others, largest = [str(value) for value in sorted(set(values))] or ["none"]
+    return f"{', '.join(others)} {last} {largest}" if others else largest
+
+
+def _conditions(rows: Rows, measured: dict[str, Any], over: str = "dense eager torch") -> str:
+    """Say how rows were measured: what they say themselves, and the versions of their file."""
+    clocks = {"cpu": "CPU time of the calling thread", "wall": "wall clock"}
+    told = [f"medians of {_listed((row['repeats'] for row in rows.values()), 'or')} turns"]
+    told += [clocks[clock] for clock in sorted({row["clock"] for row in rows.values()})]
+    told += [f"torch {measured['torch']}"] if "torch" in measured else []
+    if any(_over_onnxruntime(row) is not None for row in rows.values()):
+        told.append(f"ONNX Runtime {measured['engines']['onnxruntime']}")
+    told += [measured["cpu"]] if "cpu" in measured else []
+    return f"Ratios over {over}, in turns in one process: {', '.join(told)}."
