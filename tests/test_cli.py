@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import sentence
 from rich.console import Console
 
 import secateur
-from secateur.cli import _COMMANDS, main
+from secateur.cli import COMMANDS
 from secateur.experiments import presets
 from secateur.experiments import reproduce as reproducing
 from secateur.report.terminal import Watcher
@@ -30,26 +31,6 @@ TINY = ("prune", "lenet-300-100", "--data", "digits", "--epochs", "1", "--fine-t
 @pytest.fixture(autouse=True)
 def _in_an_empty_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def command(capsys):
-    """Run a command in this process: its exit code, what it printed, and what it complained of."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        try:
-            code = main(words)
-        except SystemExit as end:  # --help
-            code = end.code
-        return code, *capsys.readouterr()
-
-    return run
-
-
-def sentence(complaint: str) -> str:
-    """The one line of a complaint, which holds no trace."""
-    assert re.fullmatch(r"secateur: [^\n]+\n", complaint), complaint
-    return complaint.removeprefix("secateur: ").rstrip("\n")
 
 
 # Wrong usage
@@ -102,7 +83,7 @@ def test_wrong_usage_is_one_sentence_and_leaves_nothing(command, tmp_path, words
 def test_without_a_command_the_commands_are_listed(command):
     code, printed, _ = command()
     assert code == 2
-    assert re.findall(r"^  (\w+) ", printed, re.M) == list(_COMMANDS)
+    assert re.findall(r"^  (\w+) ", printed, re.M) == list(COMMANDS)
     assert command("--help")[:2] == (0, printed)
 
 
@@ -119,7 +100,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure_worth_a_word():
 
 
 # Those that train have settings of the library, whose help knows nothing of the command line.
-@pytest.mark.parametrize("name", [name for name in _COMMANDS if name not in ("compress", "prune")])
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("compress", "prune")])
 def test_the_help_of_a_command_is_in_words_of_the_command_line(command, name):
     code, printed, _ = command(name, "--help")
     assert code == 0
