@@ -19,6 +19,7 @@ from rich.console import Console
 
 import secateur
 from secateur.cli import COMMANDS
+from secateur.cli.training import Compress, parse_on_preset
 from secateur.experiments import presets
 from secateur.experiments import reproduce as reproducing
 from secateur.report.terminal import Watcher
@@ -51,6 +52,9 @@ def _in_an_empty_directory(tmp_path, monkeypatch):
         ("prune lenet-5 --epochs many", '--epochs cannot be "many"'),
         ("prune lenet-5 --epochs 1.5", '--epochs cannot be "1.5"'),
         ("prune lenet-5 --rho x", '--rho cannot be "x"'),
+        ("prune lenet-5 --clip-norm x", '--clip-norm cannot be "x"'),
+        ("compress lenet-5 --bias-levels 1.5", '--bias-levels cannot be "1.5"'),
+        ("bench lenet-5 --threads x", '--threads cannot be "x"'),
         ("prune lenet-5 --epochs", "--epochs needs a value"),
         ("prune lenet-5 --init thta", '--init cannot be "thta", but theta, inverse'),
         ("bench lenet-5 --batch x", '--batch cannot be "x"'),
@@ -99,8 +103,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure_worth_a_word():
 # Help
 
 
-# Those that train have settings of the library, whose help knows nothing of the command line.
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in ("compress", "prune")])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_is_in_words_of_the_command_line(command, name):
     code, printed, _ = command(name, "--help")
     assert code == 0
@@ -114,9 +117,24 @@ def test_the_help_of_prune_names_every_hyper_parameter_with_the_papers_value(com
     words = " ".join(printed.replace("│", " ").split())
     for config in (SiblingConfig(), TrainConfig()):
         for entry in fields(config):
-            flag = f"--{entry.name.replace('_', '-')}"
-            assert re.search(rf" {flag}[ ,].*?\(default: {getattr(config, entry.name)}\)", words), flag
+            flag, value = f"--{entry.name.replace('_', '-')}", getattr(config, entry.name)
+            assert re.search(rf" {flag}[ ,].*?\(default: {'none' if value is None else value}\)", words), flag
     assert max(map(len, printed.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"), [("prune", "--clip-norm FLOAT"), ("compress", "--bias-levels INT"), ("bench", "--threads INT")]
+)
+def test_a_number_that_may_be_absent_is_called_a_number(command, name, flag):
+    assert f" {flag} " in command(name, "--help")[1]
+
+
+@pytest.mark.parametrize("word", ["none", "None"])
+def test_a_number_of_a_preset_can_be_taken_away(word):
+    words = ["lenet-5", "--preset", "best"]
+    assert parse_on_preset(Compress, words).compression.bias_levels is not None
+    assert parse_on_preset(Compress, [*words, "--bias-levels", word]).compression.bias_levels is None
+    assert parse_on_preset(Compress, [*words, "--bias-levels", "7"]).compression.bias_levels == 7
 
 
 @pytest.mark.parametrize(

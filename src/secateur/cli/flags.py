@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from contextlib import redirect_stderr
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, cast
+from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
 
 import tyro
 from typing_extensions import Doc
@@ -52,7 +52,7 @@ def parse(command: type[Chosen], words: list[str], default: Chosen | None = None
     options: dict[str, Any] = {} if default is None else {"default": default}
     complaint = io.StringIO()
     try:
-        with redirect_stderr(complaint):
+        with redirect_stderr(complaint), _NUMBERS:
             parsed, unknown = tyro.cli(
                 command,
                 args=words,
@@ -82,6 +82,26 @@ def flags(command: type) -> list[str]:
         elif "Positional" not in str(entry.type):
             found.append(f"--{entry.name.replace('_', '-')}")
     return found
+
+
+_NUMBERS = tyro.constructors.ConstructorRegistry()
+
+
+@_NUMBERS.primitive_rule
+def _number_or_none(
+    info: tyro.constructors.PrimitiveTypeInfo,
+) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
+    """Call a number that may be absent INT or FLOAT in the help, and its absence none; tyro says {None}|FLOAT."""
+    kind = next((kind for kind in (int, float) if set(get_args(info.type)) == {kind, type(None)}), None)
+    if kind is None:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=kind.__name__.upper(),
+        instance_from_str=lambda words: None if words[0].lower() == "none" else kind(words[0]),
+        is_instance=lambda value: value is None or isinstance(value, (int, kind)),
+        str_from_instance=lambda value: ["none" if value is None else str(value)],
+    )
 
 
 def _unboxed(complaint: str) -> str:
