@@ -64,7 +64,10 @@ def parse(command: type[Chosen], words: list[str], default: Chosen | None = None
     except SystemExit as end:
         if not end.code:
             raise  # --help
-        raise UsageError(_unboxed(complaint.getvalue())) from None
+        # Where an argument may be left out, tyro takes an unknown flag for it and complains of something else.
+        parsed, unknown = None, _strangers(command, words)
+        if not unknown:
+            raise UsageError(_unboxed(complaint.getvalue())) from None
     if unknown and not unknown[0].startswith("-"):
         raise UsageError(f'there is no place for "{unknown[0]}": secateur {command.__name__.lower()} --help')
     with usage():
@@ -82,6 +85,13 @@ def flags(command: type) -> list[str]:
         elif "Positional" not in str(entry.type):
             found.append(f"--{entry.name.replace('_', '-')}")
     return found
+
+
+def _strangers(command: type, words: list[str]) -> list[str]:
+    """Return the words that look like flags and are none, in any spelling: --data_root, --no-json."""
+    known = {spelling for flag in flags(command) for spelling in (flag, flag.replace("--", "--no-", 1))}
+    typed = [word for word in words if word.startswith("--")]
+    return [word for word in typed if word.split("=")[0].replace("_", "-") not in known]
 
 
 _NUMBERS = tyro.constructors.ConstructorRegistry()
