@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import sentence
 from rich.console import Console
 from safetensors.torch import save_file
 
 import secateur
 from secateur import models
-from secateur.cli import main
 from secateur.experiments.rundir import RunDirectory
 from secateur.measure import engines
 from secateur.measure.engines import EngineError
@@ -37,21 +37,6 @@ def network():
             layer.weight.masked_fill_(torch.rand(layer.weight.shape, generator=draw) > 0.05, 0.0)
             layer.weight += 0.0
     return model
-
-
-@pytest.fixture
-def command(capsys):
-    """Run a command in this process: its exit code, what it printed, and what it complained of."""
-
-    def run(*words):
-        return main(words), *capsys.readouterr()
-
-    return run
-
-
-def sentence(complaint):
-    assert re.fullmatch(r"secateur: [^\n]+\n", complaint), complaint
-    return complaint.removeprefix("secateur: ").rstrip("\n")
 
 
 def test_a_file_is_timed_layer_by_layer_in_eighty_columns(command):
@@ -217,9 +202,8 @@ def test_bad_input_is_one_sentence(command, words, code, said):
     assert sentence(complained).startswith(said)
 
 
-def test_every_flag_is_in_the_help(capsys):
-    with pytest.raises(SystemExit):
-        main(("bench", "--help"))
-    printed = capsys.readouterr().out
+def test_every_flag_is_in_the_help(command):
+    code, printed, _ = command("bench", "--help")
+    assert code == 0
     for flag in ("--batch", "--threads", "--repeats", "--density", "--engines", "--run", "--json"):
         assert f" {flag}" in printed

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import sentence
 from rich.console import Console
 
 import secateur
-from secateur.cli import _COMMANDS, main
+from secateur.cli import COMMANDS
+from secateur.cli.training import Compress, parse_on_preset
 from secateur.experiments import presets
 from secateur.experiments import reproduce as reproducing
 from secateur.report.terminal import Watcher
@@ -30,26 +32,6 @@ TINY = ("prune", "lenet-300-100", "--data", "digits", "--epochs", "1", "--fine-t
 @pytest.fixture(autouse=True)
 def _in_an_empty_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def command(capsys):
-    """Run a command in this process: its exit code, what it printed, and what it complained of."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        try:
-            code = main(words)
-        except SystemExit as end:  # --help
-            code = end.code
-        return code, *capsys.readouterr()
-
-    return run
-
-
-def sentence(complaint: str) -> str:
-    """The one line of a complaint, which holds no trace."""
-    assert re.fullmatch(r"secateur: [^\n]+\n", complaint), complaint
-    return complaint.removeprefix("secateur: ").rstrip("\n")
 
 
 # Wrong usage
@@ -65,11 +47,17 @@ def sentence(complaint: str) -> str:
         ("prune lenet5 --preset quick", 'there is no network "lenet5": did you mean "lenet-5"?'),
         ("prune lenet-5 --lamda-t 1", 'there is no flag "--lamda-t": did you mean "--lambda-t"?'),
         ("prune lenet-5 --lamda-t=1", 'there is no flag "--lamda-t": did you mean "--lambda-t"?'),
+        ("watch --prot 1", 'there is no flag "--prot": did you mean "--port"?'),
+        ("evaluate --no-json --data_root . --rnus=x", 'there is no flag "--rnus": did you mean "--runs"?'),
+        ("bench lenet-5 --no-json --batch x", '--batch cannot be "x"'),
         ("prune", "NETWORK is missing: lenet-300-100 or lenet-5"),
         ("pack", "MODEL.safetensors is missing: a plain model, pruned or not"),
         ("prune lenet-5 --epochs many", '--epochs cannot be "many"'),
         ("prune lenet-5 --epochs 1.5", '--epochs cannot be "1.5"'),
         ("prune lenet-5 --rho x", '--rho cannot be "x"'),
+        ("prune lenet-5 --clip-norm x", '--clip-norm cannot be "x"'),
+        ("compress lenet-5 --bias-levels 1.5", '--bias-levels cannot be "1.5"'),
+        ("bench lenet-5 --threads x", '--threads cannot be "x"'),
         ("prune lenet-5 --epochs", "--epochs needs a value"),
         ("prune lenet-5 --init thta", '--init cannot be "thta", but theta, inverse'),
         ("bench lenet-5 --batch x", '--batch cannot be "x"'),
@@ -102,7 +90,7 @@ def test_wrong_usage_is_one_sentence_and_leaves_nothing(command, tmp_path, words
 def test_without_a_command_the_commands_are_listed(command):
     code, printed, _ = command()
     assert code == 2
-    assert re.findall(r"^  (\w+) ", printed, re.M) == list(_COMMANDS)
+    assert re.findall(r"^  (\w+) ", printed, re.M) == list(COMMANDS)
     assert command("--help")[:2] == (0, printed)
 
 
@@ -118,8 +106,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure_worth_a_word():
 # Help
 
 
-# Those that train have settings of the library, whose help knows nothing of the command line.
-@pytest.mark.parametrize("name", [name for name in _COMMANDS if name not in ("compress", "prune")])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_of_a_command_is_in_words_of_the_command_line(command, name):
     code, printed, _ = command(name, "--help")
     assert code == 0
@@ -133,9 +120,24 @@ def test_the_help_of_prune_names_every_hyper_parameter_with_the_papers_value(com
     words = " ".join(printed.replace("│", " ").split())
     for config in (SiblingConfig(), TrainConfig()):
         for entry in fields(config):
-            flag = f"--{entry.name.replace('_', '-')}"
-            assert re.search(rf" {flag}[ ,].*?\(default: {getattr(config, entry.name)}\)", words), flag
+            flag, value = f"--{entry.name.replace('_', '-')}", getattr(config, entry.name)
+            assert re.search(rf" {flag}[ ,].*?\(default: {'none' if value is None else value}\)", words), flag
     assert max(map(len, printed.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"), [("prune", "--clip-norm FLOAT"), ("compress", "--bias-levels INT"), ("bench", "--threads INT")]
+)
+def test_a_number_that_may_be_absent_is_called_a_number(command, name, flag):
+    assert f" {flag} " in command(name, "--help")[1]
+
+
+@pytest.mark.parametrize("word", ["none", "None"])
+def test_a_number_of_a_preset_can_be_taken_away(word):
+    words = ["lenet-5", "--preset", "best"]
+    assert parse_on_preset(Compress, words).compression.bias_levels is not None
+    assert parse_on_preset(Compress, [*words, "--bias-levels", word]).compression.bias_levels is None
+    assert parse_on_preset(Compress, [*words, "--bias-levels", "7"]).compression.bias_levels == 7
 
 
 @pytest.mark.parametrize(

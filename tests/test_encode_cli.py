@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import sentence
 from safetensors.torch import load_file, save_file
 
 import secateur
 from secateur import models
-from secateur.cli import main
 from secateur.encode import nncodec_sizes
 from secateur.encode.convert import pack, read_safetensors
 from secateur.encode.inspection import entropy_bits, inspect, sizes
@@ -32,21 +32,6 @@ def state():
         levels = torch.tensor([-0.2, -0.1, 0.1, 0.2])[torch.randint(4, tensor.shape, generator=draw)]
         tensors[name] = levels.where(torch.rand(tensor.shape, generator=draw) < 0.05, 0.0)
     return tensors
-
-
-@pytest.fixture
-def command(capsys):
-    """Run a command in this process: its exit code, what it printed, and what it complained of."""
-
-    def run(*words):
-        return main(words), *capsys.readouterr()
-
-    return run
-
-
-def sentence(complaint):
-    assert re.fullmatch(r"secateur: [^\n]+\n", complaint), complaint
-    return complaint.removeprefix("secateur: ").rstrip("\n")
 
 
 def test_a_model_is_packed_and_unpacked_without_loss(command):

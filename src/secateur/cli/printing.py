@@ -1,0 +1,23 @@
+"""What several commands leave behind: a line on the terminal, the page of a run."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from secateur.cli.complaints import sentence
+from secateur.experiments.rundir import RunDirectory, RunError
+
+
+def say(console: Console, line: str) -> None:
+    """Print a line as it is: a path may be long, and its brackets mean nothing."""
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def leave_page(console: Console, directory: RunDirectory) -> None:
+    """Write the page of a run; what keeps it from being written is said, and is no failure of the run."""
+    from secateur.report.page import write_page
+
+    try:
+        write_page([directory], directory.page)
+    except (ModuleNotFoundError, OSError, RunError) as error:
+        say(console, f"No page was written ({sentence(error)}); later: secateur report {directory.path}")
