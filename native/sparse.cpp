@@ -71,22 +71,12 @@ int64_t work(const Step* steps, int64_t count) {
 // Threads share the samples; or, if there are fewer samples than threads, each of their layers.
 bool run_samples(const Step* steps, int64_t count, const float* x, const float* residual, int64_t batch, float* y,
                  int threads) {
-    int64_t in = steps[0].features_in(), out = steps[count - 1].features_out();
-    bool whole = true;
-    auto sample = [&](int64_t n, int own) {
-        return run_sample(steps, count, x + n * in, residual ? residual + n * out : nullptr, y + n * out, own);
-    };
-    if (threads == 1 || batch < threads || work(steps, count) * batch < parallel_min) {
-        int own = work(steps, count) < parallel_min ? 1 : threads;
-        for (int64_t n = 0; n < batch; ++n) whole &= sample(n, own);
-        return whole;
-    }
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) reduction(&& : whole)
-    for (int64_t n = 0; n < batch; ++n) {
-        NoDenormals guard;
-        whole = sample(n, 1) && whole;
-    }
-    return whole;
+    int64_t in = steps[0].features_in(), out = steps[count - 1].features_out(), each = work(steps, count);
+    bool share_samples = batch >= threads && each * batch >= parallel_min;
+    int within = share_samples || each < parallel_min ? 1 : threads;
+    return over_pieces(batch, share_samples ? threads : 1, [&](int64_t n) {
+        return run_sample(steps, count, x + n * in, residual ? residual + n * out : nullptr, y + n * out, within);
+    });
 }
 
 // Calls body with a number of vectors of a panel that the compiler knows.
@@ -124,8 +114,7 @@ bool run_panels(const Step* steps, int64_t count, const float* x, int64_t batch,
     int64_t parts = panels;
     if (alone) parts = std::min(panels, std::max<int64_t>(threads, (panels + most_panels - 1) / most_panels));
     int64_t shares = alone && panels < threads ? std::min<int64_t>(threads, steps[0].segments()) : 1;
-    bool whole = true;
-    auto piece = [&](int64_t k) {
+    return over_pieces(parts * shares, threads, [&](int64_t k) {
         int64_t part = k / shares, share = k % shares;
         int64_t first = panels * part / parts * vectors * width;
         int64_t samples = std::min(panels * (part + 1) / parts * vectors * width, batch) - first;
@@ -143,17 +132,7 @@ bool run_panels(const Step* steps, int64_t count, const float* x, int64_t batch,
                 run_panel<n()>(steps, count, x + first * in, samples, y + first * features, scratch);
         });
         return true;
-    };
-    if (threads == 1) {
-        for (int64_t k = 0; k < parts * shares; ++k) whole &= piece(k);
-        return whole;
-    }
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) reduction(&& : whole)
-    for (int64_t k = 0; k < parts * shares; ++k) {
-        NoDenormals guard;
-        whole = piece(k) && whole;
-    }
-    return whole;
+    });
 }
 
 }  // namespace

@@ -210,7 +210,7 @@ int64_t image_floats(const Step& step) { return step.pool ? step.rows * step.out
 bool convolve(const Step& step, const float* x, const float* residual, float* y, float* image, int threads) {
     if (step.weights() * step.run_length() < parallel_min) threads = 1;
     Pieces pieces(step, threads);
-    bool packs = needs_packing(step), whole = true;
+    bool packs = needs_packing(step);
     float* out = step.pool ? image : y;
     auto piece = [&](int64_t k) {
         int64_t top = k / pieces.shares * pieces.band, rows = std::min(pieces.band, step.out_height - top);
@@ -235,22 +235,10 @@ bool convolve(const Step& step, const float* x, const float* residual, float* y,
     auto pool = [&](int64_t r) {
         auto by = step.pool == 2 && step.pool_stride == 2 ? pool_channel_by_two : pool_channel;
         by(step, image + r * step.out_height * step.out_width, y + r * step.pooled_height * step.pooled_width);
+        return true;
     };
-    if (threads == 1) {
-        for (int64_t k = 0; k < pieces.bands * pieces.shares; ++k) whole &= piece(k);
-        for (int64_t r = 0; step.pool && r < step.rows; ++r) pool(r);
-        return whole;
-    }
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) reduction(&& : whole)
-    for (int64_t k = 0; k < pieces.bands * pieces.shares; ++k) {
-        NoDenormals guard;
-        whole = piece(k) && whole;
-    }
-    if (step.pool) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t r = 0; r < step.rows; ++r) pool(r);
-    }
-    return whole;
+    return over_pieces(pieces.bands * pieces.shares, threads, piece) &&
+           (step.pool == 0 || over_pieces(step.rows, threads, pool));
 }
 
 }  // namespace

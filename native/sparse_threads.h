@@ -1,9 +1,11 @@
-// What the threads of a sparse kernel need: enough work to be woken for, memory of their own, and no denormals.
+// Threads of a sparse kernel: how they share its work, and the memory that each has of its own.
 
 #pragma once
 
 #include <cstdint>
 #include <cstdlib>
+
+#include "vectors.h"
 
 namespace {
 
@@ -38,6 +40,22 @@ class NoDenormals {
 #endif
     NoDenormals(const NoDenormals&) = delete;
 };
+
+// Calls piece(k) for each k below `count`, on so many threads. Returns whether all of them returned true.
+template <class Piece>
+INLINE bool over_pieces(int64_t count, int threads, const Piece& piece) {
+    bool whole = true;
+    if (threads == 1) {  // without a word to the OpenMP runtime, which small layers feel
+        for (int64_t k = 0; k < count; ++k) whole &= piece(k);
+        return whole;
+    }
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) reduction(&& : whole)
+    for (int64_t k = 0; k < count; ++k) {
+        NoDenormals guard;
+        whole = piece(k) && whole;
+    }
+    return whole;
+}
 
 // Memory of a thread that stays from call to call: fresh pages would cost more than the work.
 class Scratch {

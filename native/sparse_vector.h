@@ -68,16 +68,9 @@ void multiply_vector(const Step& step, const float* x, const float* residual, fl
                 });
             int64_t from = s * step.segment, count = std::min(step.segment, step.rows - from);
             finish(y + from, residual ? residual + from : nullptr, count, step.activation, y + from);
+            return true;
         };
-        if (threads == 1 || step.weights() < parallel_min) {
-            for (int64_t s = 0; s < step.segments(); ++s) segment(s);
-            return;
-        }
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-        for (int64_t s = 0; s < step.segments(); ++s) {
-            NoDenormals guard;
-            segment(s);
-        }
+        over_pieces(step.segments(), step.weights() < parallel_min ? 1 : threads, segment);
     });
 }
 
