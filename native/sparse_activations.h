@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "sparse_step.h"
 #include "vectors.h"
@@ -59,9 +60,13 @@ INLINE void finish(const float* from, const float* residual, int64_t count, int6
         return;
     }
     for (int64_t i = 0; i < count; i += width) {
+        // Copied in place: of load and store GCC makes more, and a convolution takes 2 % longer even without GELU.
+        floats x = {}, r = {};
         int64_t lanes = std::min(width, count - i);
-        floats x = load(from + i, lanes), r = residual ? load(residual + i, lanes) : floats{};
-        store(to + i, activated(x + r, activation), lanes);
+        std::memcpy(&x, from + i, lanes * sizeof(float));
+        if (residual) std::memcpy(&r, residual + i, lanes * sizeof(float));
+        x = activated(x + r, activation);
+        std::memcpy(to + i, &x, lanes * sizeof(float));
     }
 }
 
