@@ -86,8 +86,7 @@ void pad_panel(const Step& step, const float* in, int64_t lanes, float* padded) 
                         padded + (c * step.plane() + (i + step.pad_y) * step.pitch + step.pad_x) * lanes);
 }
 
-// A convolution of a padded panel, pixel by pixel of the pooled result; what windows of the pool share is computed
-// again.
+// A convolution of a padded panel, pixel by pixel of the pooled result: what windows of the pool share is done again.
 template <int vectors, class Place, class Values>
 INLINE void convolve_panel(const Step& step, const Place* places, Values values, const float* in, float* out) {
     constexpr int64_t lanes = vectors * width;

@@ -65,7 +65,8 @@ INLINE void over_rows(const Step& step, int64_t segment, int64_t block, Body bod
 }
 
 // How many weights ahead of a product with one vector they are asked for: they come from memory, and a processor by
-// itself does not look beyond a page. At 0.4 ns a weight these take 200 ns, in which memory answers twice.
+// itself does not look beyond a page. At 0.4 ns a weight these take 200 ns, in which memory answers twice; 37 million
+// weights at 3.2 % that no cache holds take 5 % longer with 0, 128 or 2,048.
 constexpr int64_t ahead = 512;
 
 // What weights are worth: a number each, or a code each and a table. `run` gives as many as a vector has lanes.

@@ -1,9 +1,9 @@
 // The one loop of convolutions and of panels: a row of weights times numbers that stand side by side.
 //
 // A row is a list of (place, value), and sums[i] += value · base[place + i], where i counts pixels of an image or
-// samples of a panel. The loop's limit is one load for each multiplication, so that numbers must come from the first or
-// second level of the cache: columns (or channels) are taken in blocks, and the sums of a row wait in memory between two
-// blocks.
+// samples of a panel. The loop's limit is one load for each multiplication, so that numbers must come from the first
+// or second level of the cache: columns (or channels) are taken in blocks, and the sums of a row wait in memory between
+// two blocks.
 
 #pragma once
 

@@ -9,8 +9,8 @@
 
 namespace {
 
-// Multiplications, fewer of which are done before another thread is awake: 2¹⁷ of them take some 6 µs where a vector
-// serves for each weight, and 50 µs in a product with a single vector.
+// Multiplications, fewer of which are done before another thread is awake: 2¹⁷ of them take some 6 µs in a
+// convolution or a panel, and 50 µs in a product with one vector.
 #ifndef SECATEUR_PARALLEL_MIN  // which the sanitizers' driver lowers
 #define SECATEUR_PARALLEL_MIN (1 << 17)
 #endif
