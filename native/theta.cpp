@@ -36,12 +36,10 @@
 #include <sys/mman.h>
 #endif
 
+#include "vectors.h"
+
 namespace {
 
-constexpr int64_t vector_bytes = __BIGGEST_ALIGNMENT__ < 16 ? 16 : __BIGGEST_ALIGNMENT__;
-constexpr int64_t width = vector_bytes / sizeof(float);
-using floats = float __attribute__((vector_size(vector_bytes)));
-using ints = int32_t __attribute__((vector_size(vector_bytes)));
 using half_words = int64_t __attribute__((vector_size(vector_bytes / 2)));
 
 constexpr float soft_max = 22;  // the largest soft b: beyond, all weights with a < 1 are settled
@@ -59,24 +57,6 @@ constexpr int64_t slab_rows = 64;        // and rows summed into one partial res
 constexpr int64_t parallel_min = 32768;  // fewer weights are done before a second thread is awake
 constexpr int64_t grain = 65536;         // weights a thread takes at a time
 constexpr int64_t huge_bytes = 4 << 20;  // larger results ask for huge pages
-
-#define INLINE inline __attribute__((always_inline))
-
-INLINE floats all_lanes(float value) { return value - floats{}; }
-INLINE ints bits(floats x) { return (ints)x; }
-INLINE floats from_bits(ints x) { return (floats)x; }
-INLINE floats keep_where(ints mask, floats x) { return from_bits(mask & bits(x)); }
-INLINE floats magnitude(floats x) { return from_bits(bits(x) & INT32_MAX); }
-INLINE floats times_sign_of(floats x, floats y) { return from_bits((bits(x) & INT32_MIN) ^ bits(y)); }
-
-// Lanes past `lanes` are read as zeros, whose θ, derivative by t and gradient are zero: they add nothing to any sum.
-INLINE floats load(const float* from, int64_t lanes) {
-    floats x = {};
-    std::memcpy(&x, from, lanes * sizeof(float));
-    return x;
-}
-
-INLINE void store(float* to, floats x, int64_t lanes) { std::memcpy(to, &x, lanes * sizeof(float)); }
 
 INLINE bool every(ints mask) {
     half_words half[2];
@@ -202,8 +182,9 @@ INLINE bool all_settled(const Place<soft> (&place)[vectors]) {
     return every(settled);
 }
 
-// A step treats some vectors side by side, or the first lanes of a single one. They share a cut and a sum of slopes, or
-// each has its own.
+// A step treats some vectors side by side, or the first lanes of a single one: the others are read as zeros, whose θ,
+// derivative by t and gradient are zero, and add nothing to any sum. The vectors share a cut and a sum of slopes, or each
+// has its own.
 template <bool wants_norm>
 struct Forward {
     static constexpr bool norms = wants_norm, slopes = false;
@@ -425,8 +406,6 @@ void expect_first_touch(float* buffer, int64_t count) {
 }
 
 }  // namespace
-
-#define EXPORT extern "C" __attribute__((visibility("default")))
 
 // theta[i] = θ(weight[i]); returns Σ|θ| if `wants_norm`. Here and below a negative threshold reads as zero; `project` also
 // stores the zero.

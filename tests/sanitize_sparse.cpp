@@ -1,5 +1,5 @@
-// Drives the sparse kernels through random chains, to be built with sanitizers: every array has exactly the size it needs,
-// so that one number read or written beside it stops the program. What comes out is compared with plain loops.
+// Drives the sparse kernels through random chains, to be built with sanitizers: every array has exactly the size it
+// needs, so that one number read or written beside it stops the program. What comes out is compared with plain loops.
 // The kernels' source is included rather than linked: its Step is what we lay out here.
 
 #define SECATEUR_PARALLEL_MIN 1
@@ -225,7 +225,8 @@ void run_case(int64_t which) {
     Exact<float> x = exact(given), residual = exact(added), y(new float[batch * out]);
     Chain chain{exact_steps.get(), count, vectors};
     int threads = static_cast<int>(1 + below(3));
-    if (secateur_chain(&chain, x.get(), batch, y.get(), threads, adds ? residual.get() : nullptr)) fail("no memory", which);
+    if (secateur_chain(&chain, x.get(), batch, y.get(), threads, adds ? residual.get() : nullptr))
+        fail("no memory", which);
     for (int64_t n = 0; n < batch; ++n) {
         std::vector<double> wanted(given.begin() + n * in, given.begin() + (n + 1) * in);
         for (int64_t k = 0; k < count; ++k)

@@ -1,0 +1,54 @@
+// Vectors of numbers, as wide as the machine's registers: what the kernels of θ and of sparse products are written in.
+//
+// GCC and Clang have arithmetic, comparisons and shifts of such vectors as operators; a comparison gives a mask, whose
+// lanes are −1 where it holds and 0 elsewhere. Everything is local to the source that includes it: there is a library
+// for each level of the instruction set, whose vectors have a width of their own.
+
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#define INLINE inline __attribute__((always_inline))
+#define EXPORT extern "C" __attribute__((visibility("default")))  // all else stays hidden in the library
+
+namespace {
+
+constexpr int64_t vector_bytes = __BIGGEST_ALIGNMENT__ < 16 ? 16 : __BIGGEST_ALIGNMENT__;
+constexpr int64_t width = vector_bytes / sizeof(float);  // lanes of a vector
+using floats = float __attribute__((vector_size(vector_bytes)));
+using ints = int32_t __attribute__((vector_size(vector_bytes)));
+using loose_floats = float __attribute__((vector_size(vector_bytes), aligned(4), may_alias));  // anywhere in memory
+
+INLINE floats all_lanes(float value) { return value - floats{}; }
+INLINE ints bits(floats x) { return (ints)x; }
+INLINE floats from_bits(ints x) { return (floats)x; }
+INLINE floats keep_where(ints mask, floats x) { return from_bits(mask & bits(x)); }
+INLINE floats magnitude(floats x) { return from_bits(bits(x) & INT32_MAX); }
+INLINE floats times_sign_of(floats x, floats y) { return from_bits((bits(x) & INT32_MIN) ^ bits(y)); }
+INLINE floats select(ints mask, floats yes, floats no) { return mask ? yes : no; }
+
+// Lane k is lane places[k] of one and two side by side.
+INLINE floats shuffled(floats one, floats two, ints places) {
+#if defined(__clang__)  // which has shuffles by constants only, and finds these to be constant by itself
+    floats made;
+    for (int64_t k = 0; k < width; ++k) made[k] = places[k] < width ? one[places[k]] : two[places[k] - width];
+    return made;
+#else
+    return __builtin_shuffle(one, two, places);
+#endif
+}
+
+INLINE floats load(const float* from) { return *reinterpret_cast<const loose_floats*>(from); }
+INLINE void store(float* to, floats x) { *reinterpret_cast<loose_floats*>(to) = x; }
+
+// The first `lanes` lanes; the others are read as zeros.
+INLINE floats load(const float* from, int64_t lanes) {
+    floats x = {};
+    std::memcpy(&x, from, lanes * sizeof(float));
+    return x;
+}
+
+INLINE void store(float* to, floats x, int64_t lanes) { std::memcpy(to, &x, lanes * sizeof(float)); }
+
+}  // namespace
