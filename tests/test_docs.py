@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import secateur
-from secateur.cli import _COMMANDS, _DESCRIBED, _flags
+from secateur.cli import COMMANDS
+from secateur.cli.flags import flags
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -40,13 +41,13 @@ def test_the_tour_the_questions_and_the_paper_have_python_to_run():
 def test_every_command_and_flag_on_a_page_exists(name):
     for line in re.findall(r"^    secateur (.+)$|`secateur ([^`]+)`", PAGES[name], re.MULTILINE):
         command, *words = "".join(line).partition("#")[0].split()
-        assert command in _COMMANDS, line
-        flags = {word.partition("=")[0] for word in words if word.startswith("--")}
-        assert flags <= set(_flags(_DESCRIBED[command])), line
+        assert command in COMMANDS, line
+        used = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert used <= set(flags(COMMANDS[command])), line
 
 
 def test_every_flag_that_is_mentioned_alone_belongs_to_a_command():
-    known = {flag for command in _DESCRIBED.values() for flag in _flags(command)}
+    known = {flag for command in COMMANDS.values() for flag in flags(command)}
     mentioned = {flag for page in PAGES.values() for flag in re.findall(r"`(--[a-z-]+)(?: [^`]*)?`", page)}
     assert len(mentioned) > 5
     assert mentioned <= known

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from secateur.cli import _COMMANDS
+from secateur.cli import COMMANDS
 from secateur.report.readme import results_page, with_results
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +38,7 @@ def test_the_files_that_the_readme_links_to_exist():
 
 def test_the_commands_in_the_readme_exist():
     used = set(re.findall(r"^    secateur (\w+)", README, re.MULTILINE))
-    assert used == used & _COMMANDS.keys() != set()
+    assert used == used & COMMANDS.keys() != set()
 
 
 def test_the_two_commands_at_the_top_are_targets_of_the_makefile():

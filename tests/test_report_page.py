@@ -21,7 +21,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secateur.cli import Compress, Prune, _job, main
+from secateur.cli import main
+from secateur.cli.training import Compress, Prune, parse_on_preset
 from secateur.experiments import reproduce
 from secateur.experiments.compress import Compression, compress, evaluate_file
 from secateur.experiments.job import Job, evaluate
@@ -476,9 +477,9 @@ def jobs() -> list[Job]:
 @pytest.mark.parametrize("job", jobs(), ids=lambda job: job.name[:40])
 def test_the_command_of_a_job_asks_for_exactly_that_job(job):
     _, verb, *flags = shlex.split(command(job))
-    chosen, asked = _job(Prune, flags)
+    chosen = parse_on_preset(Prune, flags)
     assert verb == "prune"
-    assert replace(asked, method="dense" if chosen.dense else "prune") == job
+    assert replace(chosen.job(), method="dense" if chosen.dense else "prune") == job
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -486,8 +487,8 @@ def test_the_command_of_a_job_asks_for_exactly_that_job(job):
 def test_the_command_of_a_file_asks_for_exactly_that_file(name, compression):
     job = preset(name, "lenet-300-100")
     _, verb, *flags = shlex.split(command(job, to_file=True, compression=compression))
-    chosen, asked = _job(Compress, flags)
-    assert (verb, asked) == ("compress", job)
+    chosen = parse_on_preset(Compress, flags)
+    assert (verb, chosen.job()) == ("compress", job)
     assert chosen.compression == (compression or compression_preset(name))
 
 

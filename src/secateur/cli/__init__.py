@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 from secateur.cli.complaints import UsageError, complain, sentence, show_warning, usage
 from secateur.cli.files import Inspect, Pack, Sizes, Unpack, Verify
-from secateur.cli.flags import Command, flags, parse
+from secateur.cli.flags import Command, parse
 from secateur.cli.paper import Reproduce
 from secateur.cli.running import Bench, Predict
 from secateur.cli.runs import Evaluate, Report, Watch
-from secateur.cli.training import Compress, Prune, Summary, Training, Trains, parse_on_preset
-from secateur.experiments.job import Job
+from secateur.cli.training import Compress, Prune, Summary, Training, parse_on_preset
 from secateur.nearest import require_one_of
 
 # Every command, in the order in which they are listed. A new one is a class, and a word here.
@@ -83,13 +82,3 @@ def _print_commands() -> None:
     for name, kind in COMMANDS.items():
         print(f"  {name:10} {kind.__doc__}")
     print("\nsecateur COMMAND --help shows a command's flags; --debug shows the trace of a failure.")
-
-
-# By these names tests of other parts ask for the same.
-_COMMANDS = _DESCRIBED = COMMANDS
-_flags = flags
-
-
-def _job(command: type[Trains], words: list[str]) -> tuple[Trains, Job]:
-    chosen = parse_on_preset(command, words)
-    return chosen, chosen.job()

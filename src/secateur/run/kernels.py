@@ -20,7 +20,7 @@ _GEOMETRY = (
 
 
 class Step(ctypes.Structure):
-    """One layer, field by field as native/sparse.cpp has it."""
+    """One layer, field by field as native/sparse_step.h has it."""
 
     _fields_ = (
         ("kind", _INT64),

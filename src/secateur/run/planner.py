@@ -41,7 +41,7 @@ def compile_sparse(
     plan: Plan | str | PathLike[str] | None = None,
     shared: bool = False,
 ) -> nn.Module:
-    """Return a network that computes the same as a pruned `model`, and never slower: for inference on the CPU.
+    """Return a network that computes the same as a pruned `model`, faster where it can: for inference on the CPU.
 
     Each linear layer and convolution is timed on an input like `example_input` (several inputs as a tuple), and runs
     sparse where that is at least 1.1 times as fast; batch norms are folded, and layers that follow each other are
