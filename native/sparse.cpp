@@ -97,10 +97,6 @@ int64_t vectors_for(int64_t samples, int64_t most) {
     return vectors;
 }
 
-// The most panels of a single layer that go through each block of it together: the first reads its weights from memory,
-// the others from the cache.
-constexpr int64_t most_panels = 8;
-
 // Takes a batch through a chain in panels of `vectors` vectors, or of fewer if they hold it.
 bool run_panels(const Step* steps, int64_t count, const float* x, int64_t batch, float* y, int64_t vectors,
                 int threads) {
@@ -108,21 +104,15 @@ bool run_panels(const Step* steps, int64_t count, const float* x, int64_t batch,
     if (work(steps, count) * batch < parallel_min) threads = 1;
     vectors = vectors_for(batch, vectors);
     bool alone = count == 1 && steps[0].kind == linear;
-    // Pieces of work: parts of the batch, each of whole panels; and of a single layer with fewer panels than threads,
-    // shares of its rows.
+    // Pieces of work: panels; and of a single layer with fewer panels than threads, shares of its rows.
     int64_t panels = (batch + vectors * width - 1) / (vectors * width);
-    int64_t parts = panels;
-    if (alone) parts = std::min(panels, std::max<int64_t>(threads, (panels + most_panels - 1) / most_panels));
     int64_t shares = alone && panels < threads ? std::min<int64_t>(threads, steps[0].segments()) : 1;
-    return over_pieces(parts * shares, threads, [&](int64_t k) {
-        int64_t part = k / shares, share = k % shares;
-        int64_t first = panels * part / parts * vectors * width;
-        int64_t samples = std::min(panels * (part + 1) / parts * vectors * width, batch) - first;
-        // Not by how many samples a thread has got: panels of other widths add in another order.
-        int64_t own = alone ? vectors : vectors_for(samples, vectors), lanes = own * width;
-        int64_t room = alone ? (steps[0].inputs + steps[0].rows) * ((samples + lanes - 1) / lanes)
-                             : Room(steps, count).all();
-        float* scratch = scratch_of_thread.take(room * lanes + 1);
+    return over_pieces(panels * shares, threads, [&](int64_t k) {
+        int64_t first = k / shares * vectors * width, share = k % shares;
+        int64_t samples = std::min(vectors * width, batch - first);
+        int64_t own = vectors_for(samples, vectors);
+        int64_t room = alone ? steps[0].inputs + steps[0].rows : Room(steps, count).all();
+        float* scratch = scratch_of_thread.take(room * own * width + 1);
         if (!scratch) return false;
         with_panel(own, [&](auto n) {
             if (alone)

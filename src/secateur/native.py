@@ -18,6 +18,9 @@ from torch.nn import Parameter
 _POINTER, _INT64, _FLOAT, _DOUBLE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_double, ctypes.c_int
 
 
+Layout: TypeAlias = tuple[int, int, int]
+
+
 def is_available() -> bool:
     """Whether the native library was built and loads on this machine."""
     return _library() is not None
@@ -54,21 +57,26 @@ def _open(build: str) -> ctypes.CDLL | None:
 
 
 def can_run(weight: Tensor, threshold: Tensor) -> bool:
-    """Whether the native θ takes these tensors: plain contiguous float32 on the CPU, and nobody tracing.
+    """Whether the native θ takes these tensors."""
+    return usable_layout(weight, threshold) is not None
+
+
+def usable_layout(weight: Tensor, threshold: Tensor) -> Layout | None:
+    """Return the `layout` of tensors that the native θ takes: plain contiguous float32 on the CPU, and nobody tracing.
 
     Subclasses are refused because their memory may be elsewhere (a DTensor's is), tracers because the call
     would leave no trace.
     """
-    return (
+    usable = (
         not torch.compiler.is_compiling()  # first: a compiler must not even see the questions below
         and _is_plain(weight)
         and _is_plain(threshold)
         and threshold.is_contiguous()
         and not torch._C._are_functorch_transforms_active()
         and torch._C._get_tracing_state() is None
-        and layout(weight, threshold) is not None
         and _library() is not None
     )
+    return layout(weight, threshold) if usable else None
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -80,7 +88,7 @@ def _is_plain(tensor: Tensor) -> bool:
     )
 
 
-def layout(weight: Tensor, threshold: Tensor) -> tuple[int, int, int] | None:
+def layout(weight: Tensor, threshold: Tensor) -> Layout | None:
     """View `weight` as (outer, groups, inner), a threshold per group; None if the broadcast has no such form.
 
     A scalar gives (1, 1, n), one threshold per filter (1, filters, rest), per column (rows, columns, 1) and
@@ -99,7 +107,7 @@ def _is_channels_last(tensor: Tensor) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _layout(weight: torch.Size, threshold: torch.Size) -> tuple[int, int, int] | None:
+def _layout(weight: torch.Size, threshold: torch.Size) -> Layout | None:
     padding = len(weight) - len(threshold)
     if padding < 0:
         return None
@@ -117,13 +125,19 @@ def _layout(weight: torch.Size, threshold: torch.Size) -> tuple[int, int, int] |
 
 
 def theta_forward(
-    weight: Tensor, threshold: Tensor, alpha: float, want_norm: bool, project: bool = False
+    weight: Tensor,
+    threshold: Tensor,
+    alpha: float,
+    want_norm: bool,
+    project: bool = False,
+    shape: Layout | None = None,
 ) -> tuple[Tensor, float]:
     """Return θ(weight), and Σ|θ| if wanted.
 
-    With `project`, negative thresholds become zero in place. Call only where `can_run`.
+    With `project`, negative thresholds become zero in place. Call only where `can_run`; whoever has asked for the
+    `usable_layout` may give it as `shape`.
     """
-    library, shape = _library(), layout(weight, threshold)
+    library, shape = _library(), shape or layout(weight, threshold)
     assert library is not None
     assert shape is not None
     theta = torch.empty_like(weight)
@@ -148,12 +162,13 @@ def theta_backward(
     alpha: float,
     needs_weight: bool,
     needs_threshold: bool,
+    shape: Layout | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients by `weight` and by `threshold`, each only if needed, from those of θ and of Σ|θ|.
 
-    The norm sends nothing to the weights: without `grad` their gradient is None. Call only where `can_run`.
+    The norm sends nothing to the weights: without `grad` their gradient is None. `shape` as in `theta_forward`.
     """
-    library, shape = _library(), layout(weight, threshold)
+    library, shape = _library(), shape or layout(weight, threshold)
     assert library is not None
     assert shape is not None
     address = weight.data_ptr()

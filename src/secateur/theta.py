@@ -33,6 +33,8 @@ from secateur import native
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from secateur.native import Layout
+
 _LARGEST_EXPONENT = 40.0
 
 
@@ -42,8 +44,8 @@ def theta(weight: Tensor, threshold: Tensor, alpha: float) -> Tensor:
     As α grows this becomes the hard threshold x·1[|x| ≥ t]; at t = 0 it is the identity. `threshold` broadcasts:
     one value prunes per layer, shape (filters, 1, 1, 1) per filter. Half-precision weights are computed in float32.
     """
-    if native.can_run(weight, threshold):
-        [out] = _NativeTheta.apply((alpha,), False, False, weight, threshold)  # type: ignore[no-untyped-call]  # torch's
+    if shape := native.usable_layout(weight, threshold):
+        [out] = _NativeTheta.apply((alpha,), (shape,), False, False, weight, threshold)  # type: ignore[no-untyped-call]
     else:
         out = _Theta.apply(weight, threshold, alpha, False)  # type: ignore[no-untyped-call]  # torch's apply
     return cast(Tensor, out)
@@ -54,8 +56,8 @@ def theta_with_norm(weight: Tensor, threshold: Tensor, alpha: float, *, project:
 
     The gradient of the norm reaches t alone: the paper's L_t sends nothing to W. Both gradients share one backward.
     """
-    if native.can_run(weight, threshold):
-        out, norm = _NativeTheta.apply((alpha,), True, project, weight, threshold)  # type: ignore[no-untyped-call]
+    if shape := native.usable_layout(weight, threshold):
+        out, norm = _NativeTheta.apply((alpha,), (shape,), True, project, weight, threshold)  # type: ignore[no-untyped-call]
     else:
         if project:
             project_(threshold)
@@ -64,13 +66,13 @@ def theta_with_norm(weight: Tensor, threshold: Tensor, alpha: float, *, project:
 
 
 def thetas_with_norm(
-    weights: Sequence[Tensor], thresholds: Sequence[Tensor], alphas: Sequence[float]
+    weights: Sequence[Tensor], thresholds: Sequence[Tensor], alphas: Sequence[float], shapes: Sequence[Layout]
 ) -> tuple[Sequence[Tensor], Tensor]:
-    """Return θ of several tensors and the sum of their norms, in one node; only where `native.can_run` all of them.
+    """Return θ of several tensors and the sum of their norms, in one node; `shapes` are their `native.usable_layout`.
 
     Negative thresholds are projected. Each node of a graph takes torch as long as the θ of 30,000 weights.
     """
-    *mapped, norm = _NativeTheta.apply(alphas, True, True, *weights, *thresholds)  # type: ignore[no-untyped-call]
+    *mapped, norm = _NativeTheta.apply(alphas, shapes, True, True, *weights, *thresholds)  # type: ignore[no-untyped-call]
     return mapped, norm
 
 
@@ -201,12 +203,13 @@ class _NativeTheta(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, alphas, want_norm, project, *tensors):  # type: ignore[no-untyped-def]  # torch's protocol
-        ctx.alphas, ctx.tensors, ctx.versions = alphas, tensors, [tensor._version for tensor in tensors]
+    def forward(ctx, alphas, shapes, want_norm, project, *tensors):  # type: ignore[no-untyped-def]  # torch's protocol
+        ctx.alphas, ctx.shapes, ctx.tensors = alphas, shapes, tensors
+        ctx.versions = [tensor._version for tensor in tensors]
         ctx.set_materialize_grads(False)
         mapped, norm = [], 0.0
-        for weight, threshold, alpha in zip(tensors, tensors[len(alphas) :], alphas, strict=False):
-            out, own = native.theta_forward(weight, threshold, alpha, want_norm, project)
+        for weight, threshold, alpha, shape in zip(tensors, tensors[len(alphas) :], alphas, shapes, strict=False):
+            out, own = native.theta_forward(weight, threshold, alpha, want_norm, project, shape)
             mapped.append(out)
             norm += own
         return (*mapped, torch.scalar_tensor(norm, dtype=torch.float32, device="cpu")) if want_norm else tuple(mapped)
@@ -216,19 +219,19 @@ class _NativeTheta(torch.autograd.Function):
         _refuse_second_derivative()
         if [tensor._version for tensor in ctx.tensors] != ctx.versions:
             raise RuntimeError("a weight or a threshold was changed in place between θ's forward and its backward")
-        count, needs = len(ctx.alphas), ctx.needs_input_grad[3:]
+        count, needs, tensors = len(ctx.alphas), ctx.needs_input_grad[4:], ctx.tensors
         has_norm = len(grads) > count and grads[count] is not None
         norm_grad = grads[count].item() if has_norm else 0.0
         by_weight: list[Tensor | None] = [None] * count
         by_threshold: list[Tensor | None] = [None] * count
-        for k, (alpha, grad) in enumerate(zip(ctx.alphas, grads, strict=False)):
+        for k, (alpha, shape, grad) in enumerate(zip(ctx.alphas, ctx.shapes, grads, strict=False)):
             if grad is not None or has_norm:
                 if grad is not None and grad.is_sparse:  # of an Embedding with sparse=True
                     grad = grad.to_dense()
                 by_weight[k], by_threshold[k] = native.theta_backward(
-                    grad, norm_grad, ctx.tensors[k], ctx.tensors[count + k], alpha, needs[k], needs[count + k]
+                    grad, norm_grad, tensors[k], tensors[count + k], alpha, needs[k], needs[count + k], shape
                 )
-        return None, None, None, *by_weight, *by_threshold
+        return None, None, None, None, *by_weight, *by_threshold
 
 
 class _Theta(torch.autograd.Function):

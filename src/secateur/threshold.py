@@ -161,17 +161,19 @@ class _ReadAhead:
         weights: list[Tensor] = []
         thresholds: list[Tensor] = []
         alphas: list[float] = []
+        shapes: list[native.Layout] = []
         for function, chain in self._chains:
-            original, threshold = chain.original, function.threshold
-            assert isinstance(original, Tensor)
-            if native.can_run(original, threshold):
+            # Where torch keeps them: asking a module for an attribute takes longer.
+            weight, threshold = chain._parameters.get("original"), function._parameters["threshold"]
+            if weight is not None and threshold is not None and (shape := native.usable_layout(weight, threshold)):
                 records.append(function._record)
-                weights.append(original)
+                weights.append(weight)
                 thresholds.append(threshold)
                 alphas.append(function.alpha)
+                shapes.append(shape)
         if len(records) < 2:
             return
-        mapped, total = thetas_with_norm(weights, thresholds, alphas)
+        mapped, total = thetas_with_norm(weights, thresholds, alphas, shapes)
         norm, self._open = Norm(total, len(records)), records
         for k, record in enumerate(records):
             record.keep(norm, weights[k], thresholds[k])
