@@ -24,8 +24,11 @@ struct Step {
     // Rows are taken in segments whose sums stay in the cache, columns (or channels) in blocks, and within both the
     // rows in the order of how many non-zeros they have there, so that the processor can foresee where loops end. The
     // i-th row of segment s in block b is number k = (s·blocks + b)·segment + i: row order[k], non-zeros starts[k] to
-    // starts[k+1].
+    // starts[k+1]. For a product with one vector rows stand `side` by side, as many as a vector has lanes: then starts
+    // are those of slices of so many rows, (segment + side − 1) / side of them for each s and b, and in a slice the
+    // first non-zeros of all its rows come first, then the second ones; shorter rows have zeros at their end.
     int64_t blocks, block, segment;  // how many blocks, and the sizes of both
+    int64_t side;
     const int32_t* order;
     const int32_t* starts;
     const void* places;  // uint16_t, or int32_t if wide; in a linear layer counted from the first column of the block
@@ -49,14 +52,15 @@ struct Step {
     int64_t plane() const { return plane_rows * pitch; }
     int64_t run_length() const { return (out_height - 1) * pitch + out_width; }  // pixels from first to last
     int64_t segments() const { return (rows + segment - 1) / segment; }
-    int64_t weights() const { return starts[segments() * blocks * segment]; }
+    int64_t slices() const { return (segment + side - 1) / side; }  // of a segment in a block
+    int64_t weights() const { return starts[segments() * blocks * slices()]; }
     // The segment at which share k of n nearly equal ones begins.
     int64_t cut(int64_t k, int64_t n) const { return segments() * k / n; }
 };
 
 namespace {
 
-// Calls body(row, begin, end) for each row of a segment, with its non-zeros in a block.
+// Calls body(row, begin, end) for each row of a segment, with its non-zeros in a block, where rows stand alone.
 template <class Body>
 INLINE void over_rows(const Step& step, int64_t segment, int64_t block, Body body) {
     int64_t first = (segment * step.blocks + block) * step.segment;

@@ -1,7 +1,9 @@
 // A sparse linear layer for one sample: the product of a matrix and a vector (SpMV).
 //
 // Each weight is read once, and from memory if the layer is large; its partner is anywhere in the input. Columns are
-// taken in blocks, whose part of the input fits the first level of the cache.
+// taken in blocks, whose part of the input fits the first level of the cache. A vector holds a weight of each of several
+// rows: with the weights of one row in it, adding its lanes up and the few weights left over at the end of each row took
+// half the time of rows of ten weights, and a seventh of rows of 300.
 
 #pragma once
 
@@ -27,46 +29,39 @@ INLINE floats gather(const float* x, const Place* places, std::index_sequence<k.
     return floats{x[static_cast<Place>(words[k / each] >> (k % each * bits))]...};
 }
 
-// The sum of all lanes, by halves.
-INLINE float total(floats x) {
-#pragma GCC unroll 4
-    for (int64_t half = width / 2; half > 0; half /= 2) {
-        ints other = {};
-        for (int64_t k = 0; k < half; ++k) other[k] = static_cast<int>(k + half);
-        x += shuffled(x, x, other);
-    }
-    return x[0];
-}
-
-// Σ value · x[place], over the non-zeros from `j` to `end`.
+// For each of the rows that stand side by side, Σ value · x[place] over its part of the non-zeros from `j` to `end`. Four
+// sums are under way at a time: one by one they would wait for each other.
 template <class Place, class Values>
-INLINE float dot(const Place* places, Values values, int64_t j, int64_t end, const float* x) {
+INLINE floats multiply_slice(const Place* places, Values values, int64_t j, int64_t end, const float* x) {
     auto lanes = std::make_index_sequence<width>();
-    floats first = {}, second = {};
-    for (; j + 2 * width <= end; j += 2 * width) {
+    floats sums[4] = {};
+    for (; j + 4 * width <= end; j += 4 * width) {
         values.expect(j);
+        values.expect(j + 2 * width);
         __builtin_prefetch(places + j + ahead);
-        first += values.run(j, lanes) * gather(x, places + j, lanes);
-        second += values.run(j + width, lanes) * gather(x, places + j + width, lanes);
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) sums[k] += values.run(j + k * width, lanes) * gather(x, places + j + k * width, lanes);
     }
-    if (j + width <= end) {
-        first += values.run(j, lanes) * gather(x, places + j, lanes);
-        j += width;
-    }
-    float sum = total(first + second);
-    for (; j < end; ++j) sum += values.at(j) * x[places[j]];
-    return sum;
+    for (; j < end; j += width) sums[0] += values.run(j, lanes) * gather(x, places + j, lanes);
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 // y = activation(weight · x + bias + residual); `residual` may be null. Threads share the segments of rows.
 void multiply_vector(const Step& step, const float* x, const float* residual, float* y, int threads) {
     with_types(step, [&](auto places, auto values) {
         auto segment = [&](int64_t s) __attribute__((always_inline)) {
-            for (int64_t b = 0; b < step.blocks; ++b)
-                over_rows(step, s, b, [&](int64_t r, int64_t begin, int64_t end) __attribute__((always_inline)) {
-                    y[r] = (b ? y[r] : step.bias[r]) + dot(places, values, begin, end, x + b * step.block);
-                });
             int64_t from = s * step.segment, count = std::min(step.segment, step.rows - from);
+            for (int64_t b = 0; b < step.blocks; ++b) {
+                const int32_t* order = step.order + (s * step.blocks + b) * step.segment;
+                const int32_t* starts = step.starts + (s * step.blocks + b) * step.slices();
+                for (int64_t k = 0; k < count; k += width, ++starts) {
+                    floats sums = multiply_slice(places, values, starts[0], starts[1], x + b * step.block);
+                    for (int64_t i = 0; i < std::min(width, count - k); ++i) {
+                        int32_t r = order[k + i];
+                        y[r] = (b ? y[r] : step.bias[r]) + sums[i];
+                    }
+                }
+            }
             finish(y + from, residual ? residual + from : nullptr, count, step.activation, y + from);
             return true;
         };

@@ -49,8 +49,10 @@ struct Made {
     Exact<uint8_t> codes;
 };
 
-void pack(Made& made) {
+// Rows stand `side` by side, and those of a slice end where its longest one does.
+void pack(Made& made, int64_t side) {
     Step& step = made.step;
+    step.side = side;
     std::vector<int32_t> order, starts{0}, places;
     std::vector<float> values;
     for (int64_t s = 0; s < step.segments(); ++s)
@@ -59,12 +61,20 @@ void pack(Made& made) {
             std::vector<int32_t> rows(count);
             for (int64_t i = 0; i < count; ++i) rows[i] = static_cast<int32_t>(s * step.segment + i);
             std::shuffle(rows.begin(), rows.end(), random_bits);
-            for (int64_t i = 0; i < step.segment; ++i) {
-                order.push_back(i < count ? rows[i] : -1);  // which nobody may look at
-                for (const Weight& weight : made.weights)
-                    if (i < count && weight.row == rows[i] && weight.block == b) {
-                        places.push_back(static_cast<int32_t>(weight.place));
-                        values.push_back(weight.value);
+            rows.resize(step.segment, -1);  // which nobody may look at
+            order.insert(order.end(), rows.begin(), rows.end());
+            for (int64_t first = 0; first < step.segment; first += side) {
+                std::vector<std::vector<const Weight*>> slice(side);
+                size_t longest = 0;
+                for (int64_t i = 0; i < side && first + i < count; ++i) {
+                    for (const Weight& weight : made.weights)
+                        if (weight.row == rows[first + i] && weight.block == b) slice[i].push_back(&weight);
+                    longest = std::max(longest, slice[i].size());
+                }
+                for (size_t k = 0; k < longest; ++k)
+                    for (const std::vector<const Weight*>& row : slice) {
+                        places.push_back(k < row.size() ? static_cast<int32_t>(row[k]->place) : 0);
+                        values.push_back(k < row.size() ? row[k]->value : 0.f);
                     }
                 starts.push_back(static_cast<int32_t>(places.size()));
             }
@@ -98,7 +108,7 @@ void set_bias(Made& made) {
     made.bias = exact(bias), made.step.bias = made.bias.get();
 }
 
-void make_linear(Made& made, int64_t inputs) {
+void make_linear(Made& made, int64_t inputs, bool panels) {
     Step& step = made.step;
     step.kind = linear, step.activation = below(4), step.rows = 1 + below(70), step.inputs = inputs;
     step.block = 1 + below(inputs);
@@ -110,7 +120,7 @@ void make_linear(Made& made, int64_t inputs) {
             if (below(100) < percent)
                 made.weights.push_back({r, c, 0, 0, weight_value(), c / step.block, c % step.block});
     set_bias(made);
-    pack(made);
+    pack(made, panels ? 1 : width);
 }
 
 void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide, bool panels) {
@@ -157,7 +167,7 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
     step.phase_count = static_cast<int64_t>(phases.size()) / 2;
     made.phases = exact(phases), step.phases = made.phases.get();
     set_bias(made);
-    pack(made);
+    pack(made, 1);
 }
 
 double activated_plainly(double x, int64_t activation) {
@@ -209,7 +219,7 @@ void run_case(int64_t which) {
             features = one.step.features_out();
             images = below(3);
         } else {
-            make_linear(one, features);
+            make_linear(one, features, vectors);
             features = one.step.rows;
         }
     }

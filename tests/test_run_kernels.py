@@ -29,11 +29,12 @@ BUILDS = [build for build in native._builds() if native._open(build)]
 needs_native = pytest.mark.skipif(not BUILDS, reason="the native library is not built")
 
 
-def routine_of(build: str) -> kernels.Call:
-    """Return a build's own routine: the machine's best is not the only one it can run."""
-    call = native._open(build)["secateur_chain"]
+def routine_of(build: str) -> tuple[kernels.Call, int]:
+    """Return a build's own routine, and its lanes: the machine's best is not the only one it can run."""
+    library = native._open(build)
+    call = library["secateur_chain"]
     call.restype, call.argtypes = kernels.chain_routine().restype, kernels.chain_routine().argtypes
-    return call
+    return call, library["secateur_lanes"]()
 
 
 ROUTINES = {build: routine_of(build) for build in BUILDS}
@@ -93,7 +94,7 @@ def assert_near(found: Tensor, wanted: Tensor) -> None:
 def chain_of(layers: list[Layer], kernel: Kernel, way: str = "", **options: bool) -> SparseChain:
     chain = SparseChain(layers, kernel, **options)
     if way:
-        chain._call = ROUTINES.get(way)
+        chain._call, chain._lanes = ROUTINES.get(way, (None, 8))
     return chain
 
 

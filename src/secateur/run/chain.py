@@ -91,7 +91,7 @@ class SparseChain(nn.Module):
         # samples, and the shape of the result.
         self._known: dict[tuple[int, ...], tuple[kernels.Call, _Prepared, int, tuple[int, ...]]] = {}
         self._layers: list[Layer] | None = None
-        self._call = kernels.chain_routine()
+        self._call, self._lanes = kernels.chain_routine(), kernels.lanes()
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
@@ -211,7 +211,7 @@ class SparseChain(nn.Module):
             self._layers = None  # whose weights someone may have changed in place: they are looked at again
             if len(self._prepared) >= _SIZES_KEPT:
                 self._prepared, self._known = {}, {}
-            found = self._prepared[sample] = _lay_out(self.layers(), sample, self.kernel)
+            found = self._prepared[sample] = _lay_out(self.layers(), sample, self.kernel, self._lanes)
         return found
 
     def nbytes(self) -> int:
@@ -235,11 +235,11 @@ def _require_sound(what: str, places: Array, values: Array, bias: Array, shape: 
         raise ValueError(f"{what} has places out of order, or outside of its {extent:,} weights")
 
 
-def _lay_out(layers: Sequence[Layer], sample: tuple[int, ...], kernel: Kernel) -> _Prepared:
+def _lay_out(layers: Sequence[Layer], sample: tuple[int, ...], kernel: Kernel, lanes: int) -> _Prepared:
     steps, keep, nbytes = [], [], 0
     for layer in layers:
         lay_out = _linear_step if layer.window is None else _panel_convolution if kernel.vectors else _convolution
-        packed, step, extra = lay_out(layer, sample, kernel)
+        packed, step, extra = lay_out(layer, sample, kernel, lanes)
         steps.append(step)
         keep += [packed, layer.bias, extra]
         nbytes += packed.nbytes + layer.bias.nbytes
@@ -248,15 +248,18 @@ def _lay_out(layers: Sequence[Layer], sample: tuple[int, ...], kernel: Kernel) -
     return _Prepared(ctypes.addressof(chain), (chain, memory, *keep), sample, nbytes)
 
 
-def _linear_step(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step, None]:
+def _linear_step(
+    layer: Layer, sample: tuple[int, ...], kernel: Kernel, lanes: int
+) -> tuple[Packed, kernels.Step, None]:
     rows, columns = layer.weight.shape
     # The input is read in random order: what does not fit the first level of the cache is taken in parts.
     block = max(math.ceil(columns / max(math.ceil(columns * 4 / _L1_BYTES), 1)), 1)
     if kernel.vectors:
-        fitting = _L1_BYTES // (4 * kernel.vectors * kernels.lanes())
+        fitting = _L1_BYTES // (4 * kernel.vectors * lanes)
         wanted = max(fitting, math.ceil(_WEIGHTS_IN_BLOCK[kernel.vectors] / max(layer.weight.density, 1e-6)))
         block = max(math.ceil(columns / math.ceil(columns / (wanted * kernel.spread))), 1) if columns else 1
-    packed = pack_columns(layer.weight, block, min(max(rows, 1), _SEGMENT), shared=kernel.shared)
+    side = 1 if kernel.vectors else lanes
+    packed = pack_columns(layer.weight, block, min(max(rows, 1), _SEGMENT), side, shared=kernel.shared)
     return packed, kernels.step(kernels.LINEAR, layer.activation, rows, columns, packed, layer.bias), None
 
 
@@ -291,7 +294,9 @@ def _convolution_step(layer: Layer, sample: tuple[int, ...], packed: Packed, **p
     return kernels.step(kind, layer.activation, rows, layer.inputs, packed, layer.bias, **geometry, **plane)
 
 
-def _convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step, Array]:
+def _convolution(
+    layer: Layer, sample: tuple[int, ...], kernel: Kernel, lanes: int
+) -> tuple[Packed, kernels.Step, Array]:
     """Lay a convolution out for pixels side by side: weights are offsets into the phases of the padded image."""
     assert layer.window is not None
     (stride_y, stride_x), (pad_y, pad_x) = layer.window.stride, layer.window.padding
@@ -307,14 +312,14 @@ def _convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple
     out = layer.window.out((sample[1], sample[2]), layer.kernel)
     halo = int(down.max(initial=0)) // stride_y
     row_bytes = max(len(used) * layer.inputs * pitch, 1) * 4
-    band = min(max(_BAND_BYTES // row_bytes - halo, 4, math.ceil(_VECTORS * kernels.lanes() / pitch)), out[0])
+    band = min(max(_BAND_BYTES // row_bytes - halo, 4, math.ceil(_VECTORS * lanes / pitch)), out[0])
     is_whole = (stride_y, stride_x, pad_y, pad_x) == (1, 1, 0, 0)
     plane_rows = sample[1] if is_whole else band + halo
     plane = plane_rows * pitch
     offset = (number[key] * layer.inputs + channel) * plane + down // stride_y * pitch + right // stride_x
     # A channel's part of a run of pixels: the run, and as often as weights look at other rows or phases.
     rows = len(np.unique(down * stride_x + right % stride_x))
-    run = (_VECTORS * kernels.lanes() + layer.kernel[1] // stride_x) * max(rows, 1) * 4
+    run = (_VECTORS * lanes + layer.kernel[1] // stride_x) * max(rows, 1) * 4
     wanted = math.ceil(_WEIGHTS_IN_BLOCK[0] / max(layer.weight.density * math.prod(layer.kernel), 1e-6))
     block = max(min(max(_L1_BYTES // run, wanted) * kernel.spread, layer.inputs), 1)
     # Segments are also what threads share: of few filters each makes few.
@@ -334,7 +339,9 @@ def _convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple
     return packed, step, phases
 
 
-def _panel_convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step, None]:
+def _panel_convolution(
+    layer: Layer, sample: tuple[int, ...], kernel: Kernel, lanes: int
+) -> tuple[Packed, kernels.Step, None]:
     """Lay a convolution out for samples side by side: weights are features of the padded image."""
     assert layer.window is not None
     plane_rows, pitch = (size + 2 * pad for size, pad in zip(sample[1:], layer.window.padding, strict=True))

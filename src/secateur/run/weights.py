@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -84,6 +84,9 @@ class Packed:
     The rows of a segment are sorted by how many weights they have in the block. The i-th row of segment s in block b is
     number k = (s·blocks + b)·segment + i: it is order[k], and its weights are numbers starts[k] to starts[k + 1] of
     `places`, and of `values` or `codes`.
+
+    Or rows stand `side` by side, in slices of so many: then starts[k] is that of a slice, in which the first weights of
+    all its rows come first, then the second ones. Shorter rows have zeros at their end, at place 0.
     """
 
     order: npt.NDArray[np.int32]
@@ -94,6 +97,7 @@ class Packed:
     blocks: int
     block: int
     segment: int
+    side: int = 1
 
     @property
     def nbytes(self) -> int:
@@ -102,12 +106,14 @@ class Packed:
         return self.order.nbytes + self.starts.nbytes + self.places.nbytes + worth
 
 
-def pack_columns(weight: SparseWeight, block: int, segment: int, *, shared: bool = False) -> Packed:
-    """Order a linear layer: in blocks of columns, each counted from its first one."""
+def pack_columns(weight: SparseWeight, block: int, segment: int, side: int = 1, *, shared: bool = False) -> Packed:
+    """Order a linear layer: in blocks of columns, each counted from its first one, with rows `side` by side."""
     row, column = weight.rows_and_columns()
     number = column // block
     blocks = math.ceil(weight.shape[1] / block)
-    return _pack(weight, row, number, blocks, column - number * block, block, block, segment, shared)
+    packed = _pack(weight, row, number, blocks, column - number * block, block, block, segment)
+    packed = packed if side == 1 else _side_by_side(packed, side)
+    return _with_codes(packed) if shared else packed
 
 
 def pack_offsets(
@@ -124,7 +130,8 @@ def pack_offsets(
     row, _ = weight.rows_and_columns()
     extent = int(offset.max(initial=0)) + 1
     blocks = math.ceil(channels / block)
-    return _pack(weight, row, channel // block, blocks, offset, extent, block, segment, shared)
+    packed = _pack(weight, row, channel // block, blocks, offset, extent, block, segment)
+    return _with_codes(packed) if shared else packed
 
 
 def _pack(
@@ -136,7 +143,6 @@ def _pack(
     extent: int,
     block: int,
     segment: int,
-    shared: bool,
 ) -> Packed:
     rows, blocks = weight.shape[0], max(blocks, 1)
     segments = math.ceil(rows / segment)
@@ -164,13 +170,35 @@ def _pack(
     values[target] = weight.values[by_cell]
     order += (np.arange(segments * blocks) // blocks * segment)[:, None]
     row_order = np.ascontiguousarray(order.reshape(-1), np.int32)
-    if shared:
-        table, codes = np.unique(values, return_inverse=True)
-        if len(table) <= 256:
-            worth = np.zeros(256, np.float32)
-            worth[: len(table)] = table
-            return Packed(row_order, starts, packed, worth, codes.astype(np.uint8).ravel(), blocks, block, segment)
     return Packed(row_order, starts, packed, values, None, blocks, block, segment)
+
+
+def _side_by_side(packed: Packed, side: int) -> Packed:
+    """Put the rows of a segment into slices; neighbours there are nearly of a length, so that few zeros are added."""
+    counts = np.diff(packed.starts).reshape(-1, packed.segment)
+    slices = math.ceil(packed.segment / side)
+    lengths = np.zeros((len(counts), slices * side), np.int64)
+    lengths[:, : packed.segment] = counts
+    starts = np.zeros(len(counts) * slices + 1, np.int32)
+    np.cumsum(lengths.reshape(-1, side).max(axis=1) * side, out=starts[1:])
+    cell = np.repeat(np.arange(counts.size), counts.reshape(-1))
+    within, row = np.arange(len(cell)) - packed.starts[cell], cell % packed.segment
+    target = starts[cell // packed.segment * slices + row // side] + within * side + row % side
+    places, values = (_empty(int(starts[-1]), array.dtype.type) for array in (packed.places, packed.values))
+    for array, source in ((places, packed.places), (values, packed.values)):
+        array.fill(0)
+        array[target] = source
+    return replace(packed, starts=starts, places=places, values=values, side=side)
+
+
+def _with_codes(packed: Packed) -> Packed:
+    """Replace values by codes and a table of at most 256 of them, if there are no more."""
+    table, codes = np.unique(packed.values, return_inverse=True)
+    if len(table) > 256:
+        return packed
+    worth = np.zeros(256, np.float32)
+    worth[: len(table)] = table
+    return replace(packed, values=worth, codes=codes.astype(np.uint8).ravel())
 
 
 def _counts(values: Array) -> Array:
