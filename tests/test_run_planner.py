@@ -570,6 +570,19 @@ def test_siblings_are_refused():
         compile_sparse(sibling, torch.randn(2, 6))
 
 
+def test_a_compiled_network_is_not_compiled_again(sparse_wins):
+    x = torch.randn(2, 6)
+    compiled = compile_sparse(sparsened(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))), x)
+    with pytest.raises(ValueError, match="compiled already: compile the plain one"):
+        compile_sparse(compiled, x)
+
+
+def test_a_part_that_has_the_name_of_the_plan_is_refused():
+    model = nn.ModuleDict({"plan": nn.Linear(6, 5)})
+    with pytest.raises(ValueError, match='a part called "plan"'):
+        compile_sparse(model, torch.randn(2, 6))
+
+
 def test_weights_that_torch_prunes_on_the_fly_are_refused():
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
     prune.l1_unstructured(model[2], "weight", 0.5)

@@ -75,7 +75,11 @@ def _read(
 
 
 def _require_plain(model: nn.Module) -> None:
+    if "plan" in {**model._modules, **model._parameters, **model._buffers}:
+        raise ValueError('the network has a part called "plan", the name of what is decided here: rename the part')
     for name, module in model.named_modules():
+        if isinstance(module, SparseChain):
+            raise ValueError("the network is compiled already: compile the plain one that it was made from")
         # Older ways keep what they computed last as an attribute.
         computed = any(isinstance(value, Tensor) and not value.is_leaf for value in vars(module).values())
         if parametrize.is_parametrized(module) or computed:
