@@ -18,6 +18,9 @@ from torch.utils import _pytree as pytree
 
 import secateur
 from secateur.run import SparseChain, compile_sparse, planner
+from secateur.run.simplify import simplify
+from secateur.run.tracing import note_shapes, trace
+from secateur.run.units import runs, units
 
 
 def sparsened(model: nn.Module, density: float = 0.3) -> nn.Module:
@@ -568,6 +571,15 @@ def test_siblings_are_refused():
     sibling = secateur.build_sibling(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
     with pytest.raises(ValueError, match=r'the weights of "0" are read through a function: make them plain first'):
         compile_sparse(sibling, torch.randn(2, 6))
+
+
+@pytest.mark.parametrize("name", FLATTENS)
+def test_a_network_is_one_run_of_layers_however_its_images_are_flattened(name):
+    graph = trace(sparsened(Functional(FLATTENS[name])).eval())
+    note_shapes(graph, (torch.randn(IMAGES),))
+    simplify(graph)
+    note_shapes(graph, (torch.randn(IMAGES),))
+    assert [len(run) for run in runs(units(graph))] == [4]
 
 
 def test_a_compiled_network_is_not_compiled_again(sparse_wins):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import torch
@@ -11,13 +12,14 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from secateur.encode.units import HiddenUnits, hidden_units
 from secateur.run.layers import Layer
-from secateur.run.tracing import has_hooks, module_of
+from secateur.run.tracing import counts_samples, has_hooks, module_of
 from secateur.run.weights import TINY
 
 
 def simplify(graph: fx.GraphModule) -> None:
     """Drop what does nothing in evaluation mode, fold batch norms, and remove units that no one can see."""
     _drop_identities(graph)
+    _flatten_views(graph)
     _fold_norms(graph)
     graph.graph.lint()
     graph.recompile()
@@ -39,6 +41,27 @@ def _drop_identities(graph: fx.GraphModule) -> None:
         if idle and node.args and not node.kwargs.get("inplace"):
             node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)
+
+
+def _flatten_views(graph: fx.GraphModule) -> None:
+    """Write x.view(x.size(0), -1) as flatten(x, 1), which asks nobody else: then x has a single reader."""
+    for node in list(graph.graph.nodes):
+        if node.op != "call_method" or node.target not in ("view", "reshape") or len(node.args) != 3:
+            continue
+        x, samples, rest = node.args
+        if not isinstance(x, fx.Node) or not counts_samples(samples, x):
+            continue
+        if rest not in (-1, math.prod((x.meta.get("shape") or ())[1:])):
+            continue
+        with graph.graph.inserting_before(node):
+            flat = graph.graph.call_function(torch.flatten, (x, 1))
+        flat.meta = dict(node.meta)
+        node.replace_all_uses_with(flat)
+        graph.graph.erase_node(node)
+        while isinstance(samples, fx.Node) and samples is not x and not samples.users:
+            asked = samples.args[0]
+            graph.graph.erase_node(samples)
+            samples = asked
 
 
 def _fold_norms(graph: fx.GraphModule) -> None:

@@ -126,6 +126,20 @@ def module_of(graph: fx.GraphModule, node: object) -> nn.Module | None:
     return graph.get_submodule(str(node.target))
 
 
+def counts_samples(node: object, x: fx.Node) -> bool:
+    """Tell whether a node is x.size(0) or x.shape[0]."""
+    if not isinstance(node, fx.Node):
+        return False
+    if node.target is operator.getitem:
+        shape = node.args[0]
+        return bool(node.args[1] == 0) and isinstance(shape, fx.Node) and _is_shape(shape, x)
+    return node.target == "size" and node.args == (x, 0)
+
+
+def _is_shape(node: fx.Node, x: fx.Node) -> bool:
+    return (node.target is getattr and node.args == (x, "shape")) or (node.target == "size" and node.args == (x,))
+
+
 _IN_PLACE = {getattr(operator, f"i{name}") for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")}
 _IN_PLACE |= {operator.iand, operator.ior, operator.ixor, operator.imatmul, operator.setitem, operator.delitem}
 

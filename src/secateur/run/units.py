@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 
 from secateur.run.layers import Activation, Layer, Pool
 from secateur.run.simplify import read_by_themselves
-from secateur.run.tracing import changes_in_place, has_hooks, module_of, undisturbed
+from secateur.run.tracing import changes_in_place, counts_samples, has_hooks, module_of, undisturbed
 from secateur.run.weights import SparseWeight
 
 _RELU = {F.relu, torch.relu, "relu", "relu_", F.relu_, torch.relu_}
@@ -92,17 +92,7 @@ def _keeps_samples(arguments: tuple[Any, ...], x: fx.Node, features: int) -> boo
     if len(arguments) != 2 or shape is None or int(np.prod(shape[1:])) != features:
         return False
     first, second = arguments
-    samples = isinstance(first, fx.Node) and (
-        (first.target == "size" and first.args == (x, 0))
-        or (first.target is operator.getitem and first.args[1] == 0 and _is_shape(first.args[0], x))
-    )
-    return (samples and second in (-1, features)) or (first == -1 and second == features)
-
-
-def _is_shape(node: object, x: fx.Node) -> bool:
-    return isinstance(node, fx.Node) and (
-        (node.target is getattr and node.args == (x, "shape")) or (node.target == "size" and node.args == (x,))
-    )
+    return (counts_samples(first, x) and second in (-1, features)) or (first == -1 and second == features)
 
 
 def _take_rest(graph: fx.GraphModule, unit: Unit, order: dict[fx.Node, int], taken: set[fx.Node]) -> None:
