@@ -29,6 +29,13 @@ INLINE floats gather(const float* x, const Place* places, std::index_sequence<k.
     return floats{x[static_cast<Place>(words[k / each] >> (k % each * bits))]...};
 }
 
+// value · x[place], and zero where the value is: the zeros at the end of a row look at nothing, were it a NaN.
+template <class Place, class Values, class Lanes>
+INLINE floats product(const Place* places, Values values, int64_t j, const float* x, Lanes lanes) {
+    floats value = values.run(j, lanes), found = value * gather(x, places + j, lanes);
+    return select(value != 0.f, found, floats{});
+}
+
 // For each of the rows that stand side by side, Σ value · x[place] over its part of the non-zeros from `j` to `end`. Four
 // sums are under way at a time: one by one they would wait for each other.
 template <class Place, class Values>
@@ -40,9 +47,9 @@ INLINE floats multiply_slice(const Place* places, Values values, int64_t j, int6
         values.expect(j + 2 * width);
         __builtin_prefetch(places + j + ahead);
 #pragma GCC unroll 4
-        for (int k = 0; k < 4; ++k) sums[k] += values.run(j + k * width, lanes) * gather(x, places + j + k * width, lanes);
+        for (int k = 0; k < 4; ++k) sums[k] += product(places, values, j + k * width, x, lanes);
     }
-    for (; j < end; j += width) sums[0] += values.run(j, lanes) * gather(x, places + j, lanes);
+    for (; j < end; j += width) sums[0] += product(places, values, j, x, lanes);
     return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 

@@ -124,6 +124,17 @@ def test_a_linear_layer_is_the_dense_one(rows, columns, batch, density, activati
         assert_near(chain(x, residual), dense([layer], x, residual))
 
 
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: f"{kernel.vectors}-{kernel.spread}-{kernel.shared}")
+def test_what_no_weight_looks_at_may_be_anything(kernel):
+    weight = torch.randint(1, 4, (21, 30)).float() * (torch.rand(21, 30) < torch.linspace(0, 1, 21)[:, None])
+    weight[:, [0, 7]] = 0
+    layer = Layer(SparseWeight.of(weight), torch.ones(21).numpy(), "none", None, None)
+    x, clean = torch.randn(2, 5, 30)
+    x[:, [0, 7]], clean = torch.tensor([torch.nan, torch.inf]), x.clone()
+    clean[:, [0, 7]] = 0
+    assert torch.equal(chain_of([layer], kernel)(x), chain_of([layer], kernel)(clean))
+
+
 windows = st.builds(
     Window,
     stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
