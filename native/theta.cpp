@@ -214,7 +214,7 @@ struct Forward {
 };
 
 // The gradient of the norm Σ|θ| is the same for all weights: its part of a threshold's gradient costs an addition here,
-// and a third more time in the forward pass.
+// and a quarter more time in the forward pass.
 template <bool wants_weight, bool wants_threshold, bool has_gradient = true>
 struct Backward {
     static constexpr bool norms = false, slopes = wants_threshold;

@@ -110,8 +110,7 @@ def test_every_layout_reads_its_own_thresholds(weight_shape, threshold_shape, la
     grad = torch.randn(weight_shape, generator=generator)
     theta, by_weight, by_threshold = literal_with_derivatives(weight, threshold, ALPHA)
 
-    assert native.can_run(weight, threshold)
-    assert native.layout(weight, threshold) == layout
+    assert native.usable_layout(weight, threshold) == layout
     ours, norm = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
     nothing, slope = native.theta_backward(None, 1.0, weight, threshold, ALPHA, True, True)
     grad_weight, grad_threshold = native.theta_backward(grad, 0.5, weight, threshold, ALPHA, True, True)
@@ -131,7 +130,7 @@ def test_every_layout_reads_its_own_thresholds(weight_shape, threshold_shape, la
 def test_other_broadcasts_are_left_to_the_twin(weight_shape, threshold_shape):
     weight, threshold = torch.zeros(weight_shape), torch.zeros(threshold_shape)
     assert native.layout(weight, threshold) is None
-    assert not native.can_run(weight, threshold)
+    assert native.usable_layout(weight, threshold) is None
 
 
 @pytest.mark.parametrize(
@@ -291,22 +290,22 @@ class Subclass(torch.Tensor):
     ids=["float64", "bfloat16", "meta", "strided", "sparse", "subclass"],
 )
 def test_only_plain_float32_in_cpu_memory_is_touched(weight):
-    assert not native.can_run(weight, torch.tensor(0.1))
-    assert native.can_run(torch.nn.Parameter(torch.zeros(4, 4)), torch.tensor(0.1))
+    assert native.usable_layout(weight, torch.tensor(0.1)) is None
+    assert native.usable_layout(torch.nn.Parameter(torch.zeros(4, 4)), torch.tensor(0.1)) == (1, 1, 16)
 
 
 def test_whoever_traces_or_transforms_gets_the_twin():
     seen = []
 
     def watched(weight: Tensor) -> Tensor:
-        seen.append(native.can_run(weight, torch.tensor(0.1)))
+        seen.append(native.usable_layout(weight, torch.tensor(0.1)))
         return weight.sum()
 
     torch.func.vmap(watched)(torch.zeros(4, 4))
     torch.func.grad(watched)(torch.zeros(4))
     torch.export.export(Watched(watched), (torch.zeros(4),))
     assert seen
-    assert not any(seen)
+    assert seen == [None] * len(seen)
 
 
 class Watched(torch.nn.Module):

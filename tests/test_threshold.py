@@ -114,7 +114,6 @@ def test_the_penalty_of_a_part_is_that_of_the_part():
 
 def test_the_gradient_of_one_layer_leaves_the_others_without():
     sibling = build_sibling(mlp())
-    sibling[2].bias.requires_grad_(False)
     hidden = sibling[0]  # the second layer is read as well, and not used
     sibling.register_forward_hook(lambda module, inputs, outputs: hidden(*inputs))
     sibling(torch.randn(2, 12)).sum().backward()
@@ -124,8 +123,9 @@ def test_the_gradient_of_one_layer_leaves_the_others_without():
     assert unused[0].threshold.grad is None
 
 
-def test_loss_and_penalty_may_go_backward_one_after_the_other():
-    sibling, x = build_sibling(mlp()), torch.randn(2, 12)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["native", "twin"])
+def test_loss_and_penalty_may_go_backward_one_after_the_other(dtype):
+    sibling, x = build_sibling(mlp()).to(dtype), torch.randn(2, 12, dtype=dtype)
     expected = {name: gradient.clone() for name, gradient in gradients(sibling, x).items()}
     sibling.zero_grad()
     loss, norm = sibling(x).square().mean(), penalty(sibling, 0.1)
@@ -133,11 +133,17 @@ def test_loss_and_penalty_may_go_backward_one_after_the_other():
     loss.backward()
     for name, parameter in sibling.named_parameters():
         assert_close(parameter.grad, expected[name])
+    sibling.zero_grad()
+    sibling(x).square().mean().backward()
+    penalty(sibling, 0.1).backward()
+    for name, parameter in sibling.named_parameters():
+        assert_close(parameter.grad, expected[name])
 
 
-def test_a_weight_changed_between_forward_and_backward_is_refused():
-    sibling = build_sibling(mlp())
-    loss = sibling(torch.randn(2, 12)).sum()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["native", "twin"])
+def test_a_weight_changed_between_forward_and_backward_is_refused(dtype):
+    sibling = build_sibling(mlp()).to(dtype)
+    loss = sibling(torch.randn(2, 12, dtype=dtype)).sum()
     with torch.no_grad():
         sibling[0].parametrizations.weight.original.add_(1)
     with pytest.raises(RuntimeError, match="changed in place"):
@@ -153,7 +159,7 @@ def test_weights_whose_memory_was_given_back_are_not_read():
 
 
 def test_a_pruned_network_has_no_hooks_and_its_sibling_keeps_them():
-    sibling = build_sibling(nn.ModuleDict({"inner": mlp()})["inner"])
+    sibling = build_sibling(mlp())
     pruned = prune(sibling)
     for hooks in (pruned._forward_pre_hooks, pruned._forward_hooks, pruned._forward_hooks_always_called):
         assert not hooks

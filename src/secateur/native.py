@@ -56,11 +56,6 @@ def _open(build: str) -> ctypes.CDLL | None:
     return library
 
 
-def can_run(weight: Tensor, threshold: Tensor) -> bool:
-    """Whether the native θ takes these tensors."""
-    return usable_layout(weight, threshold) is not None
-
-
 def usable_layout(weight: Tensor, threshold: Tensor) -> Layout | None:
     """Return the `layout` of tensors that the native θ takes: plain contiguous float32 on the CPU, and nobody tracing.
 
@@ -134,8 +129,8 @@ def theta_forward(
 ) -> tuple[Tensor, float]:
     """Return θ(weight), and Σ|θ| if wanted.
 
-    With `project`, negative thresholds become zero in place. Call only where `can_run`; whoever has asked for the
-    `usable_layout` may give it as `shape`.
+    With `project`, negative thresholds become zero in place. Only for tensors with a `usable_layout`; whoever has
+    asked for it may give it as `shape`.
     """
     library, shape = _library(), shape or layout(weight, threshold)
     assert library is not None

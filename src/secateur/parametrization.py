@@ -168,8 +168,12 @@ def _fill_flat_weights(module: nn.RNNBase) -> None:
 
 def _forget_hooks(module: nn.Module) -> None:
     ours = {_accept_plain_tensors, _empty_flat_weights}
-    for hooks in (module._load_state_dict_pre_hooks, module._forward_hooks):
-        for key, hook in list(hooks.items()):
-            if getattr(hook, "hook", hook) in ours:
-                del hooks[key]
-                module._forward_hooks_always_called.pop(key, None)
+    drop_hooks(module, lambda hook: getattr(hook, "hook", hook) in ours)
+
+
+def drop_hooks(module: nn.Module, is_ours: Callable[[Any], bool]) -> None:
+    """Take hooks away by what they are: the handles that torch gives do not know of deep copies."""
+    for hooks in (module._load_state_dict_pre_hooks, module._forward_pre_hooks, module._forward_hooks):
+        for key in [key for key, hook in hooks.items() if is_ours(hook)]:
+            del hooks[key]
+            module._forward_hooks_always_called.pop(key, None)
