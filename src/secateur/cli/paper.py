@@ -13,9 +13,9 @@ from typing_extensions import Doc, override
 
 from secateur.cli.complaints import require_at_least, require_known, usage
 from secateur.cli.flags import Command, DataRoot, Json, KeptIn, named
-from secateur.cli.printing import say
 from secateur.experiments.job import Job
 from secateur.nearest import require_one_of
+from secateur.report.terminal import say
 
 if TYPE_CHECKING:
     from secateur.report.tables import Grid

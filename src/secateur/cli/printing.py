@@ -1,4 +1,4 @@
-"""What several commands leave behind: a line on the terminal, the page of a run."""
+"""What several commands leave behind: the page of a run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ from rich.console import Console
 
 from secateur.cli.complaints import sentence
 from secateur.experiments.rundir import RunDirectory, RunError
-
-
-def say(console: Console, line: str) -> None:
-    """Print a line as it is: a path may be long, and its brackets mean nothing."""
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
+from secateur.report.terminal import say
 
 
 def leave_page(console: Console, directory: RunDirectory) -> None:

@@ -13,8 +13,9 @@ from typing_extensions import Doc, override
 
 from secateur.cli.complaints import complain, require_at_least, usage
 from secateur.cli.flags import Command, Json, named, optional
-from secateur.cli.printing import leave_page, say
+from secateur.cli.printing import leave_page
 from secateur.nearest import require_one_of
+from secateur.report.terminal import say
 
 
 @dataclass(frozen=True, kw_only=True)

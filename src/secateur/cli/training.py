@@ -54,6 +54,21 @@ class Training(Command):
         start = preset(self.preset, self.network)
         return replace(start, data=self.data, seed=self.seed, sibling=self.sibling, train=self.train)
 
+    def show(self, console: Console, directory: RunDirectory, file: RunDirectory | None = None) -> int:
+        """Leave the page of a finished run, and show what came of it."""
+        from secateur.report.terminal import print_file, print_run
+
+        if not is_main_process():
+            return 0
+        leave_page(console, directory)
+        if self.json:
+            print(json.dumps(directory.read(directory.result) if file is None else file.read(file.file_record)))
+            return 0
+        print_run(console, directory)
+        if file is not None:
+            print_file(console, file)
+        return 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Compress(Training):
@@ -65,7 +80,6 @@ class Compress(Training):
     def __call__(self) -> int:
         from secateur.encode.codecs import choose
         from secateur.experiments.compress import compress
-        from secateur.report.terminal import print_file, print_run
 
         with usage():
             choose(self.compression.codec)
@@ -75,15 +89,7 @@ class Compress(Training):
             directory, file = compress(
                 job, self.compression, self.runs, data_root=self.data_root, resume=self.resume, observer=observer
             )
-        if not is_main_process():
-            return 0
-        leave_page(console, directory)
-        if self.json:
-            print(json.dumps(file.read(file.file_record)))
-        else:
-            print_run(console, directory)
-            print_file(console, file)
-        return 0
+        return self.show(console, directory, file)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,19 +101,11 @@ class Prune(Training):
     @override
     def __call__(self) -> int:
         from secateur.experiments.job import run
-        from secateur.report.terminal import print_run
 
         job = replace(self.job(), method="dense") if self.dense else self.job()
         with _under_way(self, job) as (console, observer):
             directory = run(job, self.runs, data_root=self.data_root, resume=self.resume, observer=observer)
-        if not is_main_process():
-            return 0
-        leave_page(console, directory)
-        if self.json:
-            print(json.dumps(directory.read(directory.result)))
-        else:
-            print_run(console, directory)
-        return 0
+        return self.show(console, directory)
 
 
 @dataclass(frozen=True, kw_only=True)

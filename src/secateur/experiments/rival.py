@@ -17,7 +17,16 @@ from torch import nn
 
 from secateur import data, models
 from secateur.encode import load, save
-from secateur.experiments.job import Job, load_images, progress, read_job, refuse_other_shapes, versions, what_is_left
+from secateur.experiments.job import (
+    Job,
+    begin,
+    load_images,
+    progress,
+    read_job,
+    refuse_other_shapes,
+    versions,
+    what_is_left,
+)
 from secateur.experiments.rundir import RunDirectory, RunError, publish
 from secateur.measure import count, error_rate
 from secateur.methods import DeepCompression, Han2015, Method
@@ -63,11 +72,7 @@ def points(
     directory = RunDirectory(runs / job.name)
     if directory.job.exists() and read_job(directory) != job:
         raise RunError(f"{directory.path} holds a run with other settings, of an older version: move it away")
-    directory.sweep()
-    model = models.build(job.network, seed=job.seed).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in torch's stubs
-    images, validation, scaling = load_images(job, model, data_root)
-    directory.write(directory.job, asdict(job))
-    inputs, labels = scaling(validation.images), validation.labels
+    model, images, (inputs, labels) = begin(job, directory, data_root)
     steps, seconds, number, stages = 0, 0.0, 0, method.stages(model)
     while True:
         try:

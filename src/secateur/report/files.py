@@ -10,6 +10,7 @@ from secateur.encode.convert import Verification
 from secateur.encode.inspection import FileReport, TensorReport
 from secateur.measure import file_bytes
 from secateur.report.tables import Grid
+from secateur.report.terminal import say
 
 _FORMS = {
     "dense": "dense, as stored in memory",
@@ -58,8 +59,7 @@ def print_packed(console: Console, source: Path, target: Path) -> None:
     """Say in a line what became of a file."""
     before, after = file_bytes(source), file_bytes(target)
     change = f"{before / after:.1f}× smaller" if after < before else f"{after / before:.1f}× larger"
-    say = f"{target}: {after:,} bytes, {change} than {source} ({before:,})"
-    console.print(say, soft_wrap=True, highlight=False, markup=False)
+    say(console, f"{target}: {after:,} bytes, {change} than {source} ({before:,})")
 
 
 def print_verification(console: Console, found: Verification) -> None:
@@ -72,7 +72,7 @@ def print_verification(console: Console, found: Verification) -> None:
         before = "" if found.original_error is None else f", original {found.original_error:.2f} %"
         lines.append(f"error on {found.test_images:,} test images: {found.error:.2f} %{before}")
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        say(console, line)
 
 
 def _row(tensor: TensorReport) -> tuple[str, ...]:

@@ -139,14 +139,14 @@ def print_run(console: Console, directory: RunDirectory) -> None:
         test = directory.read(directory.test)
         _tell(console, _errors("test", test["error"], test["test_images"]))
     seconds = sum(result["seconds"].values())
-    _say(console, f"Trained on {result['training_images']:,} images in {seconds:.0f} s, {result['threads']} thread(s).")
-    _say(console, f"Files in {directory.path}:")
+    say(console, f"Trained on {result['training_images']:,} images in {seconds:.0f} s, {result['threads']} thread(s).")
+    say(console, f"Files in {directory.path}:")
     for path in sorted(path for path in directory.path.iterdir() if path.is_file()):
         console.print(f"  {path.name:32} {path.stat().st_size:>12,} bytes", highlight=False)
     if directory.page.exists():
-        _say(console, f"To look at: {directory.page}")
+        say(console, f"To look at: {directory.page}")
     if not directory.test.exists():
-        _say(console, f"Next: secateur evaluate {directory.path}")
+        say(console, f"Next: secateur evaluate {directory.path}")
 
 
 def print_file(console: Console, directory: RunDirectory) -> None:
@@ -161,27 +161,27 @@ def print_file(console: Console, directory: RunDirectory) -> None:
     steps = [f"{words[step]} {error:.2f} %" for step, error in record["validation"].items()]
     _tell(console, "Error on validation images: " + "; ".join(steps))
     ratio = record["fp32_bytes"] / record["bytes"]
-    _say(
+    say(
         console,
         f"File {directory.packed}, {record['bytes']:,} bytes: 32-bit floats would take {ratio:,.1f} times as many",
     )
     if directory.test.exists():
         test = directory.read(directory.test)
-        _say(console, f"Error on {test['test_images']:,} test images: {test['error']['decoded']:.2f} %")
+        say(console, f"Error on {test['test_images']:,} test images: {test['error']['decoded']:.2f} %")
 
 
 def print_evaluation(console: Console, directory: RunDirectory) -> None:
     """Show how a finished run did, without the table that was printed at its end."""
     result, test = directory.read(directory.result), directory.read(directory.test)
-    _say(console, f"Run {directory.path}")
+    say(console, f"Run {directory.path}")
     _tell(console, _errors("validation", result["validation"], result["validation_images"]))
     _tell(console, _errors("test", test["error"], test["test_images"]))
     weights, kept, _, ratio = _kept(result["prunable"], result["kept"])
-    _say(console, f"Kept {kept} of {weights} prunable weights: {ratio} fewer")
-    _say(console, f"Model {directory.model}, {directory.model.stat().st_size:,} bytes")
+    say(console, f"Kept {kept} of {weights} prunable weights: {ratio} fewer")
+    say(console, f"Model {directory.model}, {directory.model.stat().st_size:,} bytes")
 
 
-def _say(console: Console, line: str) -> None:
+def say(console: Console, line: str) -> None:
     """Print a line as it is: a path may be long, and its brackets mean nothing."""
     console.print(line, soft_wrap=True, highlight=False, markup=False)
 
