@@ -28,7 +28,7 @@ def test_an_example_ends_with_a_smaller_network_and_a_low_error(name, tmp_path):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
     words = [sys.executable, str(EXAMPLES / name)]
-    # Two threads that wait for each other on a busy machine took 24 times as long as one.
+    # Two threads that wait for each other on a busy machine took over four minutes where one takes ten seconds.
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
