@@ -31,26 +31,47 @@ int64_t slab_floats(const Step& step) {
     return needs_packing(step) ? step.phase_count * step.inputs * step.plane() + width : 0;
 }
 
-// to[j] = from[s·j] for j from `begin` to `end`, and nothing is read past the last of them.
-INLINE void copy_every(const float* from, int64_t s, int64_t begin, int64_t end, float* to) {
-    if (s != 2 || end - begin < width) {
+// A row of a phase: to[j] = from[s·j] for j from `begin` to `end`, and zeros on both sides as far as `pitch`. Nothing is
+// read past the last of them. Rows are short, so that every call of memcpy or memset would cost as much as its work: zeros
+// are written by the vector first, and pixels over them, the last vector overlapping the one before it.
+INLINE void pack_row(const float* from, int64_t s, int64_t begin, int64_t end, int64_t pitch, float* to) {
+    if (s > 2 || end - begin < width) {
+        std::fill(to, to + begin, 0.f);
         for (int64_t j = begin; j < end; ++j) to[j] = from[s * j];
+        std::fill(to + end, to + pitch, 0.f);
         return;
     }
+    if (begin > width) std::fill(to + width, to + begin, 0.f);
+    if (begin > 0) store(to, floats{});
+    if (pitch - end > width) std::fill(to + end, to + pitch - width, 0.f);
+    if (pitch > end) store(to + pitch - width, floats{});
+    auto over = [&](auto copy) __attribute__((always_inline)) {
+        for (int64_t j = begin; j + width < end; j += width) copy(j);
+        copy(end - width);
+    };
+    if (s == 1) return over([&](int64_t j) __attribute__((always_inline)) { store(to + j, load(from + j)); });
     // The even ones of one vector, and the odd ones of another that begins with the last element of the first.
     ints mix;
     for (int k = 0; k < width; ++k) mix[k] = 2 * k + (k >= width / 2);
-    auto copy = [&](int64_t j) __attribute__((always_inline)) {
+    over([&](int64_t j) __attribute__((always_inline)) {
         store(to + j, shuffled(load(from + 2 * j), load(from + 2 * j + width - 1), mix));
-    };
-    for (int64_t j = begin; j + width <= end; j += width) copy(j);
-    copy(end - width);
+    });
+}
+
+// Asks for what a band reads of the channel after c: it stands elsewhere, and no processor foresees where.
+INLINE void expect_channel(const Step& step, const float* image, int64_t c, int64_t top) {
+    if (c + 1 == step.inputs) return;
+    int64_t first = std::max<int64_t>(top * step.stride_y - step.pad_y, 0);
+    int64_t last = std::min((top + step.plane_rows) * step.stride_y - step.pad_y, step.height);
+    const float* next = image + step.height * step.width;
+    for (int64_t at = first * step.width; at < last * step.width; at += 16) __builtin_prefetch(next + at);
 }
 
 // Copies what a band reads of channel c into the slab, whose first row is the first that output row `top` reads. Phase
 // (dy, dx) has pixel (i, j) from ((top + i)·stride_y + dy − pad_y, j·stride_x + dx − pad_x), and zeros around it.
 void pack_channel(const Step& step, const float* x, int64_t c, int64_t top, float* slab) {
     const float* image = x + c * step.height * step.width;
+    expect_channel(step, image, c, top);
     for (int64_t f = 0; f < step.phase_count; ++f) {
         int64_t dy = step.phases[2 * f] - step.pad_y, dx = step.phases[2 * f + 1] - step.pad_x, s = step.stride_x;
         float* plane = slab + (f * step.inputs + c) * step.plane();
@@ -64,13 +85,7 @@ void pack_channel(const Step& step, const float* x, int64_t c, int64_t top, floa
                 std::fill_n(to, step.pitch, 0.f);
                 continue;
             }
-            const float* from = image + y * step.width + dx;
-            std::fill(to, to + begin, 0.f);
-            if (s == 1)
-                std::copy(from + begin, from + end, to + begin);
-            else
-                copy_every(from, s, begin, end, to);
-            std::fill(to + end, to + step.pitch, 0.f);
+            pack_row(image + y * step.width + dx, s, begin, end, step.pitch, to);
         }
     }
 }
