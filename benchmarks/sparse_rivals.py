@@ -187,9 +187,9 @@ def compare(runs: Mapping[str, Run], x: Tensor, ours: str, *, repeats: int, thre
     """
     base = next(iter(runs))
     with torch.inference_mode():  # once, and not in every call of a small network
-        calls = calls_per_turn(partial(runs[base], x), CLOCKS[clock])
-        turns = {name: turn(partial(run, x), calls) for name, run in runs.items()}
-        found = compare_latency(turns, repeats=repeats, warmup=3, clock=CLOCKS[clock])
+        calls = {name: calls_per_turn(partial(run, x), CLOCKS[clock]) for name, run in runs.items()}
+        turns = {name: turn(partial(run, x), calls[name]) for name, run in runs.items()}
+        found = compare_latency(turns, repeats=repeats, warmup=3, clock=CLOCKS[clock], calls=calls)
     times = {name: comparison.latency.times_ms for name, comparison in found.items()}
     over = {}
     for name in runs:
@@ -197,7 +197,7 @@ def compare(runs: Mapping[str, Run], x: Tensor, ours: str, *, repeats: int, thre
             ratios = [theirs / mine for theirs, mine in zip(times[name], times[ours], strict=True)]
             over[name] = {"ratio": statistics.median(ratios), "interval": median_interval(ratios)}
     return {
-        "ms": {name: comparison.latency.median_ms / calls for name, comparison in found.items()},
+        "ms": {name: comparison.latency.median_ms for name, comparison in found.items()},
         "speedup": over[base]["ratio"],
         "interval": over[base]["interval"],
         "over": over,

@@ -152,6 +152,15 @@ def test_a_turn_repeats_its_call():
     assert time.calls == ["a"] * 3
 
 
+def test_a_rival_whose_turn_has_several_calls_is_timed_by_the_call():
+    time = FakeTime()
+    rivals = {"slow": time.rival("slow", [6] * 6), "quick": turn(time.rival("quick", [2] * 24), 4)}
+    found = compare_latency(rivals, repeats=6, warmup=0, clock=time.clock, calls={"quick": 4})
+    assert found["quick"].latency.median_ms == pytest.approx(2000)
+    assert found["quick"].time_ratio == pytest.approx(1 / 3)
+    assert found["slow"].latency.median_ms == pytest.approx(6000)
+
+
 def test_the_shortest_time_is_that_of_the_calls_after_the_first():
     time = FakeTime()
     assert shortest(time.rival("a", [0.1, 5, 3, 4, 0.2]), 3, time.clock) == pytest.approx(3)

@@ -15,7 +15,7 @@ from secateur.measure.evaluating import evaluating
 Clock = Callable[[], float]  # seconds
 
 # A turn repeats its call until it takes that long: beside it the clock takes no time, and most calls find their weights
-# in the cache, as in a stream of calls. Alone after its rivals, a small network is timed with a cold cache.
+# in the cache if that can hold them, as in a stream of calls. Alone after its rivals, a small network finds it cold.
 LEAST_TURN_MS = 2.0
 
 
@@ -82,17 +82,22 @@ def compare_latency(
     warmup: int = 10,
     confidence: float = 0.95,
     clock: Clock = time.perf_counter,
+    calls: Mapping[str, int] | None = None,
 ) -> dict[str, Comparison]:
     """Time `rivals` in turns, so that whatever slows the machine down slows all of them.
 
     Each of the `warmup` + `repeats` rounds calls every rival once; each round begins with the next rival, so
-    that all take every place in turn. Ratios are taken within a round, against the first rival.
+    that all take every place in turn. Ratios are taken within a round, against the first rival. A rival that is a
+    `turn` of several `calls` is timed by the call.
     """
     if not rivals:
         raise ValueError("rivals must hold at least one rival, got none")
     _interval_rank(repeats, confidence)  # refuses too few repeats before any work is done
     _time_rounds(rivals, warmup, clock)
-    times_ms = _time_rounds(rivals, repeats, clock)
+    times_ms = {
+        name: [own / (calls or {}).get(name, 1) for own in times]
+        for name, times in _time_rounds(rivals, repeats, clock).items()
+    }
     base_name, base = next(iter(times_ms.items()))
     if min(base) <= 0:
         raise ValueError(f'rival "{base_name}": a call is too short for the clock; repeat the work within it')

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur.measure import compare_latency, dense_bytes
-from secateur.measure.engines import prepare_all, require_same_answer
+from secateur.measure.engines import Run, prepare_all, require_same_answer
 from secateur.measure.evaluating import evaluating
 from secateur.measure.latency import Clock, calls_per_turn, turn
 from secateur.run.chain import SparseChain
@@ -262,18 +262,18 @@ def _bench_batch(
             fast(x)  # which tells the shapes
         alone = _alone(chains, sparse.shapes)
         apart = Watch({name: chain for name, (chain, _) in alone.items()}, clock)
-        calls = calls_per_turn(partial(model, x), clock)
+        runs: dict[str, Run] = {"eager": model, "sparse": fast}
+        runs |= {name: engine.run for name, engine in engines.items()}
+        calls = {name: calls_per_turn(partial(run, x), clock) for name, run in runs.items()}
         rivals = {
-            "eager": turn(partial(model, x), calls),
-            "sparse": turn(partial(fast, x), calls),
-            **{name: turn(partial(engine.run, x), calls) for name, engine in engines.items()},
+            **{name: turn(partial(run, x), calls[name]) for name, run in runs.items()},
             # The same two once more, with a clock at every layer: that takes time, so the whole is timed without.
-            "layers of eager": dense.turn(partial(model, x), calls),
-            "layers of sparse": sparse.turn(partial(fast, x), calls),
-            "joined layers, apart": apart.turn(partial(_one_by_one, alone.values()), calls),
+            "layers of eager": dense.turn(partial(model, x), calls["eager"]),
+            "layers of sparse": sparse.turn(partial(fast, x), calls["sparse"]),
+            "joined layers, apart": apart.turn(partial(_one_by_one, alone.values()), calls["sparse"]),
         }
-        found = compare_latency(rivals, repeats=repeats, warmup=_WARMUP, clock=clock)
-    ms = {name: comparison.latency.median_ms / calls for name, comparison in found.items()}
+        found = compare_latency(rivals, repeats=repeats, warmup=_WARMUP, clock=clock, calls=calls)
+    ms = {name: comparison.latency.median_ms for name, comparison in found.items()}
     low, high = found["sparse"].interval
     stored_bytes = sum(_stored_bytes(chain) for chain in chains.values())
     sparse_bytes = dense_bytes(fast) - stored_bytes + sum(_read_bytes(chain) for chain in chains.values())
