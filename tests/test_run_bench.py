@@ -317,6 +317,24 @@ def test_a_lone_layer_can_be_timed_whichever_way_it_runs(density):
     assert only.layers[0].dense_ms > 0
 
 
+class Branching(nn.Module):
+    """Its forward looks at values, so that its layers are compiled one by one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(40, 30), nn.Linear(30, 20)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        return self.second(hidden.relu() if hidden.sum() > 0 else hidden)
+
+
+def test_a_network_that_cannot_be_traced_is_timed_by_its_layers():
+    model = sparse_(Branching(), 0.2)
+    (speed,) = bench.bench(model, (40,), repeats=6, engines=()).speeds
+    assert [layer.name for group in speed.groups for layer in group.layers] == ["first", "second"]
+
+
 def test_a_network_and_torch_are_left_as_they_were():
     model = nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.Linear(5, 4)).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -4,6 +4,7 @@ Two differences are meant. A weight that is zero is not read, so that an infinit
 trace (dense: 0 · ∞ = NaN); and denormals, in weights, inputs and results, count as zeros.
 """
 
+import copy
 import threading
 from contextlib import contextmanager
 
@@ -13,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from secateur import native
 from secateur.run import Kernel, SparseChain, kernels
@@ -174,6 +175,37 @@ def test_a_convolution_is_the_dense_one(
     chain = chain_of([layer], kernel, way)
     for _ in range(2):
         assert_near(chain(x, residual), dense([layer], x, residual))
+
+
+@settings(max_examples=80)
+@given(
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 3),
+    dilation=st.integers(1, 3),
+    groups=st.integers(1, 3),
+    filters=st.integers(1, 9),
+    channels=st.integers(1, 5),
+    taps=st.integers(1, 5),
+    length=st.integers(1, 70),
+    lead=st.sampled_from([(), (1,), (9,)]),
+    density=st.sampled_from([0.0, 0.3, 1.0]),
+    kernel=st.sampled_from(KERNELS),
+    adds=st.booleans(),
+    way=ways,
+    seed=st.integers(0, 2**20),
+)
+def test_a_convolution_over_lines_is_the_dense_one(
+    stride, padding, dilation, groups, filters, channels, taps, length, lead, density, kernel, adds, way, seed
+):
+    torch.manual_seed(seed)
+    assume(length + 2 * padding >= dilation * (taps - 1) + 1)
+    module = nn.Conv1d(channels * groups, filters * groups, taps, stride, padding, dilation, groups)
+    module.weight.data *= torch.rand(module.weight.shape) < density
+    x = torch.randn(*lead, channels * groups, length)
+    wanted = copy.deepcopy(module).double()(x.double()).detach()
+    residual = torch.randn(wanted.shape) if adds and not kernel.vectors else None
+    found = chain_of([Layer.of(module)], kernel, way)(x, residual)
+    assert_near(found, wanted if residual is None else wanted + residual.double())
 
 
 @pytest.mark.parametrize("way", [*BUILDS, "twin"])

@@ -197,6 +197,22 @@ class FlattenedTokens(nn.Module):
         return self.out(self.each(x).relu().flatten(1))
 
 
+class Lines(nn.Sequential):
+    def __init__(self) -> None:
+        first = nn.Conv1d(3, 8, 5, 2, 2), nn.BatchNorm1d(8), nn.ReLU()
+        second = nn.Conv1d(8, 6, 3, dilation=2), nn.GELU(), nn.MaxPool1d(2), nn.Conv1d(6, 6, 1, groups=2)
+        super().__init__(*first, *second, nn.Flatten(), nn.Linear(18, 4))
+
+
+class LinesWithResidual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(4, 6, 3, padding=1), nn.Conv1d(6, 4, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.second(F.relu(self.first(x))) + x)
+
+
 class SingleImage(nn.Module):
     """An image without a batch, whose channels are the samples of what follows."""
 
@@ -337,10 +353,26 @@ ZOO: dict[str, tuple] = {
         ),
         ((2, 2, 9, 9),),
     ),
+    "lines": (Lines, ((5, 3, 20),)),
+    "lines and vectors": (
+        lambda: nn.Sequential(nn.Conv1d(3, 4, 3, padding="same"), nn.Flatten(), nn.Linear(28, 4)),
+        ((5, 3, 7),),
+    ),
+    "lines and their last dimension": (lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.Linear(5, 4)), ((5, 3, 7),)),
+    "lines with a residual": (LinesWithResidual, ((5, 4, 9),)),
+    "single line": (lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.ReLU(), nn.Conv1d(4, 2, 2)), ((3, 7),)),
     "no units": (lambda: nn.Sequential(nn.Linear(6, 0), nn.ReLU(), nn.Linear(0, 3)), ((5, 6),)),
     "a batch of none": (lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)), ((0, 6),)),
     "a vector": (lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)), ((6,),)),
     "encoder layer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), ((3, 5, 8),)),
+    "encoder layer by its names": (lambda: nn.TransformerEncoderLayer(8, 2, 16, activation="gelu"), ((3, 5, 8),)),
+    "decoder layer": (lambda: nn.TransformerDecoderLayer(8, 2, 16), ((3, 5, 8), (3, 5, 8))),
+    "encoder in a row": (
+        lambda: nn.Sequential(
+            nn.Linear(6, 8), nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+        ),
+        ((3, 5, 6),),
+    ),
     "encoder": (
         lambda: nn.Sequential(
             nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2, enable_nested_tensor=False), nn.Linear(8, 3)
@@ -374,13 +406,13 @@ def test_a_compiled_network_computes_the_same_and_leaves_the_network_alone(name,
     with torch.no_grad():
         wanted = model.eval()(*fresh(inputs))
         assert_same(compiled(*fresh(inputs)), wanted)
-        if name != "single image":
+        if not name.startswith("single"):
             other = tuple(torch.randn(2, *one.shape[1:]) if one.dim() > 1 else one for one in inputs)
             assert_same(compiled(*fresh(other)), model(*fresh(other)))
 
 
 # Layers whose weights someone else reads, or of other kinds; and torch.fx takes x += y for x = x + y, which shows.
-STAYS_DENSE = {"read elsewhere", "encoder layer", "encoder", "one convolution", "in place, changed_other"}
+STAYS_DENSE = {"read elsewhere", "one convolution", "in place, changed_other"}
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
@@ -388,6 +420,25 @@ STAYS_DENSE = {"read elsewhere", "encoder layer", "encoder", "one convolution", 
 def test_the_zoo_runs_sparse(name, sparse_wins):
     model, inputs = zoo(name)
     assert chains(compile_sparse(model, inputs))
+
+
+@pytest.mark.parametrize("name", ["encoder layer", "encoder", "encoder in a row", "branching", "lines"])
+def test_layers_are_named_as_in_the_network(name, sparse_wins):
+    model, inputs = zoo(name)
+    compiled = compile_sparse(model, inputs)
+    named = dict(model.named_modules())
+    assert {type(named[layer]) for layer in compiled.plan.weights} <= {nn.Linear, nn.Conv1d}
+    assert sorted(chain.names for chain in chains(compiled)) == sorted(
+        group.layers for group in compiled.plan.sparse_groups
+    )
+    again = compile_sparse(model, inputs, plan=compiled.plan)
+    assert [chain.names for chain in chains(again)] == [chain.names for chain in chains(compiled)]
+
+
+def test_both_linear_layers_of_a_transformer_run_sparse(sparse_wins):
+    model, inputs = zoo("encoder in a row")
+    names = {"0"} | {f"1.layers.{k}.linear{n}" for k in (0, 1) for n in (1, 2)}
+    assert {name for chain in chains(compile_sparse(model, inputs)) for name in chain.names} == names
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -71,14 +71,22 @@ class _Prepared:
 class SparseChain(nn.Module):
     """Sparse layers, one after the other, as one call into the native library; for inference.
 
-    With `flattens`, samples of any shape are read as vectors. `residual` is added before the last activation.
+    With `flattens`, samples of any shape are read as vectors. `residual` is added before the last activation. `names`
+    are those of the layers in the network that they come from.
     """
 
-    def __init__(self, layers: Sequence[Layer], kernel: Kernel | None = None, *, flattens: bool = False) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        kernel: Kernel | None = None,
+        *,
+        flattens: bool = False,
+        names: tuple[str, ...] = (),
+    ) -> None:
         super().__init__()
         if not layers:
             raise ValueError("a chain needs at least one layer, got none")
-        self.kernel, self.flattens = kernel or Kernel(), flattens
+        self.kernel, self.flattens, self.names = kernel or Kernel(), flattens, names
         self._specs = [_Spec(one.weight.shape, one.activation, one.window, one.pool) for one in layers]
         for index, layer in enumerate(layers):
             for name, value in (("places", layer.weight.places), ("values", layer.weight.values), ("bias", layer.bias)):
@@ -194,10 +202,11 @@ class SparseChain(nn.Module):
             if len(shape) < 1 or math.prod(sample) != first.shape[1]:
                 raise ValueError(f"the layer takes {first.shape[1]:,} features, got an input of shape {tuple(shape)}")
             return tuple(lead), tuple(sample)
-        channels = first.shape[1] * first.window.groups
-        if len(shape) not in (3, 4) or shape[-3] != channels:
-            raise ValueError(f"the layer takes images of {channels} channels, got an input of shape {tuple(shape)}")
-        return tuple(shape[:-3]), tuple(shape[-3:])
+        channels, dimensions = first.shape[1] * first.window.groups, 2 if first.window.lines else 3
+        if len(shape) not in (dimensions, dimensions + 1) or shape[-dimensions] != channels:
+            what = "lines" if first.window.lines else "images"
+            raise ValueError(f"the layer takes {what} of {channels} channels, got an input of shape {tuple(shape)}")
+        return tuple(shape[:-dimensions]), tuple(shape[-dimensions:])
 
     def _twin(self, x: Tensor, residual: Tensor | None) -> Tensor:
         layers = self.layers()
@@ -239,7 +248,7 @@ def _lay_out(layers: Sequence[Layer], sample: tuple[int, ...], kernel: Kernel, l
     steps, keep, nbytes = [], [], 0
     for layer in layers:
         lay_out = _linear_step if layer.window is None else _panel_convolution if kernel.vectors else _convolution
-        packed, step, extra = lay_out(layer, sample, kernel, lanes)
+        packed, step, extra = lay_out(layer, sample if layer.window is None else layer.image(sample), kernel, lanes)
         steps.append(step)
         keep += [packed, layer.bias, extra]
         nbytes += packed.nbytes + layer.bias.nbytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -19,12 +19,16 @@ Activation = Literal["none", "relu", "gelu", "gelu_tanh"]
 
 @dataclass(frozen=True)
 class Window:
-    """How a convolution moves over an image: (vertical, horizontal) each."""
+    """How a convolution moves over an image: (vertical, horizontal) each.
+
+    With `lines`, samples are (channels, length): images of one row, as the kernels see them.
+    """
 
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
+    lines: bool = False
 
     def out(self, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[int, int]:
         """Return the height and width of the result for an image of `size`."""
@@ -68,7 +72,7 @@ class Layer:
         """Return what a module computes, or None if it is no layer of ours."""
         if not _is_plain(module):
             return None
-        assert isinstance(module, nn.Linear | nn.Conv2d)
+        assert isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d)
         weight = weight or SparseWeight.of(module.weight)
         rows = weight.shape[0]
         given = module.bias
@@ -76,9 +80,11 @@ class Layer:
         bias[np.abs(bias) < TINY] = 0  # a denormal would come out where a row has no weights
         if isinstance(module, nn.Linear):
             return cls(weight, bias)
-        stride, padding, dilation = module.stride, _padding(module), module.dilation
+        padding, lines = _padding(module), isinstance(module, nn.Conv1d)
         assert padding is not None
-        window = Window((stride[0], stride[1]), (padding[0], padding[1]), (dilation[0], dilation[1]), module.groups)
+        if lines:
+            weight = replace(weight, shape=(*weight.shape[:2], 1, *weight.shape[2:]))
+        window = Window(_pair(module.stride), padding, _pair(module.dilation), module.groups, lines)
         return cls(weight, bias, window=window)
 
     @property
@@ -91,6 +97,17 @@ class Layer:
         """Features, or channels."""
         return self.weight.shape[1] * (self.window.groups if self.window else 1)
 
+    @property
+    def dimensions(self) -> int:
+        """Those of a sample: features, (channels, length), or (channels, height, width)."""
+        return 1 if self.window is None else 2 if self.window.lines else 3
+
+    def image(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return the channels, height and width of a convolution's sample."""
+        channels, *size = shape[-self.dimensions :]
+        high, wide = (1, *size)[-2:]
+        return channels, high, wide
+
     def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of one sample of the result, given that of one sample of the input."""
         rows = self.weight.shape[0]
@@ -98,17 +115,19 @@ class Layer:
             if math.prod(shape) != self.inputs:
                 raise ValueError(f"a layer takes {self.inputs:,} features, the one before gives {shape}")
             return (rows,)
-        size = self.window.out((shape[-2], shape[-1]), self.kernel)
+        _, high, wide = self.image(shape)
+        size = self.window.out((high, wide), self.kernel)
         if min(size) < (self.pool.size if self.pool else 1):
             what = "the layer's filters" + (" and its pool" if self.pool else "")
-            raise ValueError(f"images of {shape[-2]} × {shape[-1]} pixels are smaller than {what}")
-        return (rows, *(self.pool.out(size) if self.pool else size))
+            raise ValueError(f"images of {high} × {wide} pixels are smaller than {what}")
+        return (rows, *(self.pool.out(size) if self.pool else size[1 - self.dimensions :]))
 
     def multiplications(self, shape: tuple[int, ...]) -> int:
         """Count the multiplications with weights, for one sample of this shape."""
         if self.window is None:
             return self.weight.count
-        return self.weight.count * math.prod(self.window.out((shape[-2], shape[-1]), self.kernel))
+        _, high, wide = self.image(shape)
+        return self.weight.count * math.prod(self.window.out((high, wide), self.kernel))
 
     # The twin: the same in plain torch, for machines without the native library, and for the tests.
 
@@ -137,22 +156,24 @@ class Layer:
         return y if self.pool is None else F.max_pool2d(y, self.pool.size, self.pool.stride)
 
     def _convolve(self, x: Tensor, window: Window, bias: Tensor) -> Tensor:
-        size = window.out((x.shape[-2], x.shape[-1]), self.kernel)
-        columns = F.unfold(x, self.kernel, window.dilation, window.padding, window.stride)  # (samples, taps, pixels)
+        channels, high, wide = self.image(tuple(x.shape))
+        size = window.out((high, wide), self.kernel)[1 - self.dimensions :]
+        images = x.reshape(-1, channels, high, wide)
+        columns = F.unfold(images, self.kernel, window.dilation, window.padding, window.stride)
         parts = []
         for csr, taps in zip(self._csr, columns.chunk(window.groups, 1), strict=True):
             flat = taps.transpose(0, 1).reshape(taps.shape[1], -1)
             parts.append((csr @ flat).view(csr.shape[0], len(x), -1).transpose(0, 1))
-        return torch.cat(parts, 1).view(len(x), -1, *size) + bias[:, None, None]
+        return (torch.cat(parts, 1) + bias[:, None]).view(len(x), -1, *size)
 
 
 def _is_plain(module: nn.Module) -> bool:
     """Tell whether a module is a layer as torch wrote it, of a kind that the kernels have."""
-    if type(module) not in (nn.Linear, nn.Conv2d):
+    if type(module) not in (nn.Linear, nn.Conv1d, nn.Conv2d):
         return False
     if set(module._parameters) != {"weight", "bias"} or module._buffers:
         return False
-    if isinstance(module, nn.Conv2d) and (module.padding_mode != "zeros" or _padding(module) is None):
+    if isinstance(module, nn.Conv1d | nn.Conv2d) and (module.padding_mode != "zeros" or _padding(module) is None):
         return False
     return all(
         parameter is None or (parameter.dtype is torch.float32 and parameter.device.type in ("cpu", "meta"))
@@ -160,9 +181,15 @@ def _is_plain(module: nn.Module) -> bool:
     )
 
 
-def _padding(module: nn.Conv2d) -> tuple[int, int] | None:
+def _pair(given: tuple[int, ...]) -> tuple[int, int]:
+    """Return a setting as (vertical, horizontal): a line does not move vertically."""
+    down, right = (1, *given)[-2:]
+    return down, right
+
+
+def _padding(module: nn.Conv1d | nn.Conv2d) -> tuple[int, int] | None:
     """Return the zeros on each side, (vertical, horizontal); None if two sides differ, as "same" may ask for."""
-    left, right, top, bottom = module._reversed_padding_repeated_twice
+    left, right, top, bottom = (*module._reversed_padding_repeated_twice, 0, 0)[:4]
     return (top, left) if (top, left) == (bottom, right) else None
 
 

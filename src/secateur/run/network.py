@@ -50,13 +50,18 @@ def _is_needed(node: fx.Node) -> bool:
     return node.is_impure() or changes_in_place(node)
 
 
-def chain_of(run: Sequence[Unit], kernel: Kernel) -> SparseChain:
+def chain_of(run: Sequence[Unit], kernel: Kernel, names: tuple[str, ...] = ()) -> SparseChain:
     """Return layers in a row as one call."""
-    return SparseChain([unit.layer for unit in run], kernel, flattens=run[0].flattens).eval()
+    return SparseChain([unit.layer for unit in run], kernel, flattens=run[0].flattens, names=names).eval()
 
 
-def apply(graph: fx.GraphModule, found: Sequence[Unit], chosen: Sequence[Group]) -> None:
-    """Put sparse chains into a graph, in place of the layers that are to run sparse."""
+def apply(
+    graph: fx.GraphModule, found: Sequence[Unit], chosen: Sequence[Group], name_of: Callable[[str], str] = str
+) -> None:
+    """Put sparse chains into a graph, in place of the layers that are to run sparse.
+
+    `name_of` gives the name of a layer in the whole network, where the graph is of a part.
+    """
     by_name: Mapping[str, Unit] = {unit.name: unit for unit in found}
     free = (name for name in (f"sparse{number}" for number in count()) if not hasattr(graph, name))
     replaced: list[fx.Node] = []
@@ -66,7 +71,7 @@ def apply(graph: fx.GraphModule, found: Sequence[Unit], chosen: Sequence[Group])
         run = [by_name[name] for name in group.layers]
         name = next(free)
         replaced += [node for unit in run for node in unit.nodes]
-        graph.add_submodule(name, chain_of(run, group.kernel))
+        graph.add_submodule(name, chain_of(run, group.kernel, tuple(map(name_of, group.layers))))
         last = run[-1]
         arguments = (run[0].source,) if last.residual is None else (run[0].source, last.residual)
         with graph.graph.inserting_after(last.output):

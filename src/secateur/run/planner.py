@@ -171,27 +171,35 @@ def _count_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> dict[str, int]:
 
 def _record_inputs(model: nn.Module, inputs: tuple[Any, ...], found: Sequence[Region]) -> dict[str, tuple[Any, ...]]:
     """Run the model once and note what each part is given; parts that are called twice, or by name, are left out."""
-    if [region.path for region in found] == [""]:
-        return {"": inputs}
     seen: dict[str, tuple[Any, ...] | None] = {}
     handles = []
-    for region in found:
+    parts = [region.path for region in found if region.path]
+    for part in parts:
 
-        def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], path: str = region.path) -> None:
+        def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], path: str = part) -> None:
             tensors = all(isinstance(one, Tensor) for one in args)
             seen[path] = args if path not in seen and not kwargs and tensors else None
 
-        handles.append(model.get_submodule(region.path).register_forward_pre_hook(note, with_kwargs=True))
-    model(*fresh(inputs))
+        handles.append(model.get_submodule(part).register_forward_pre_hook(note, with_kwargs=True))
+    if parts:
+        model(*fresh(inputs))
     for handle in handles:
         handle.remove()
-    return {path: args for path, args in seen.items() if args is not None}
+    return {"": inputs, **{path: args for path, args in seen.items() if args is not None}}
 
 
 def _put(model: nn.Module, path: str, part: nn.Module) -> nn.Module:
+    """Replace a part of a model, and return the model."""
     if not path:
         return part
     model.set_submodule(path, part)
+    names = path.split(".")
+    for above in (model.get_submodule(".".join(names[:k])) for k in range(len(names))):
+        # Torch runs these in one call, which reads the weights of their parts, unless they say that it must not.
+        if isinstance(above, nn.TransformerEncoderLayer):
+            above.activation_relu_or_gelu = 0
+        elif isinstance(above, nn.TransformerEncoder):
+            above.use_nested_tensor = False
     return model
 
 
@@ -215,26 +223,25 @@ def _compile_region(
     note_shapes(graph, inputs)
     flush_denormals(graph)
     found = units(graph)
-    prefix = f"{region.path}." if region.path else ""
-    weights.update({prefix + unit.name: (unit.layer.weight.shape, unit.layer.weight.count) for unit in found})
+    weights.update({region.name_of(unit.name): (unit.layer.weight.shape, unit.layer.weight.count) for unit in found})
     if plan is not None:
-        chosen = _follow(plan, found, prefix)
+        chosen = _follow(plan, found, region)
     else:
         chosen = [group for run in runs(found) for group in _choose(run, shared)]
-    groups = [replace(group, layers=tuple(prefix + name for name in group.layers)) for group in chosen]
+    groups = [replace(group, layers=tuple(map(region.name_of, group.layers))) for group in chosen]
     if all(group.kernel is None for group in chosen):
         return _Made(None, groups)
-    apply(graph, found, chosen)
+    apply(graph, found, chosen, region.name_of)
     return _Made(CompiledNetwork(graph, graph.graph, type(model).__name__), groups)
 
 
-def _follow(plan: Plan, found: Sequence[Unit], prefix: str) -> list[Group]:
-    names = {unit.name for unit in found}
-    chosen = []
-    for group in plan.groups:
-        own = tuple(name.removeprefix(prefix) for name in group.layers)
-        if group.layers and group.layers[0].startswith(prefix) and set(own) & names:
-            chosen.append(replace(group, layers=own))
+def _follow(plan: Plan, found: Sequence[Unit], region: Region) -> list[Group]:
+    names = {region.name_of(unit.name): unit.name for unit in found}
+    chosen = [
+        replace(group, layers=tuple(names.get(name, name) for name in group.layers))
+        for group in plan.groups
+        if names.keys() & set(group.layers)
+    ]
     joined = [[unit.name for unit in run] for run in runs(found)]
     for group in chosen:
         if not any(list(group.layers) == run[k : k + len(group.layers)] for run in joined for k in range(len(run))):

@@ -73,7 +73,7 @@ def _fold_norms(graph: fx.GraphModule) -> None:
             continue
         layer = module_of(graph, before)
         # A batch norm over (samples, channels, length) reads another dimension than a linear layer writes.
-        fits = (type(layer), type(norm)) == (nn.Conv2d, nn.BatchNorm2d) or (
+        fits = (type(layer), type(norm)) in ((nn.Conv1d, nn.BatchNorm1d), (nn.Conv2d, nn.BatchNorm2d)) or (
             (type(layer), type(norm)) == (nn.Linear, nn.BatchNorm1d) and len(before.meta.get("shape") or ()) == 2
         )
         if (
@@ -92,7 +92,7 @@ def _fold_norms(graph: fx.GraphModule) -> None:
         if isinstance(layer, nn.Linear):
             folded: nn.Module = fuse_linear_bn_eval(layer, norm)
         else:
-            assert isinstance(layer, nn.Conv2d)
+            assert isinstance(layer, nn.Conv1d | nn.Conv2d)
             folded = fuse_conv_bn_eval(layer, norm)
         if not all(parameter.isfinite().all() for parameter in folded.parameters()):
             continue

@@ -80,16 +80,27 @@ def _has_children(model: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Region:
-    """A part of a model that could be traced: where it stands in the model, "" for the whole, and its graph."""
+    """A part of a model that could be traced: where it stands in the model, "" for the whole, and its graph.
+
+    A part that `is_layer` itself is the only one in its graph, and called "0" there.
+    """
 
     path: str
     graph: fx.GraphModule
+    is_layer: bool = False
+
+    def name_of(self, layer: str) -> str:
+        """Return the name in the model of a layer of the graph."""
+        if not self.path:
+            return layer
+        return self.path if self.is_layer else f"{self.path}.{layer}"
 
 
 def regions(model: nn.Module, given: int, of_parts: Mapping[str, int] | None = None) -> list[Region]:
     """Return the largest parts of a model that can be traced and hold layers of ours.
 
-    The model is called with `given` inputs, its parts with as many as `of_parts` says, or one.
+    Torch's own modules are not looked into by a trace, such as the layers of a transformer: they have parts of their
+    own. The model is called with `given` inputs, its parts with as many as `of_parts` says, or one.
     """
     shared = copy.deepcopy(model, {id(tensor): tensor for tensor in _tensors(model)}).eval()
     return list(_regions(shared, "", given, of_parts or {}))
@@ -101,12 +112,15 @@ def _regions(model: nn.Module, path: str, given: int, of_parts: Mapping[str, int
     # A graph calls the hooks of the modules in it, but forgets those of modules that it was traced through.
     watched = has_hooks(model) or any(has_hooks(module) for module in model.modules() if _has_children(module))
     graph = None if watched else trace(model, given)
-    if graph is not None:
-        yield Region(path, graph)
-        return
-    for name, child in model.named_children():
+    if graph is None:
+        inside = dict(model.named_children())
+    else:
+        yield Region(path, graph, Layer.of_kind(model))
+        called = {str(node.target): module for node in graph.graph.nodes if (module := module_of(graph, node))}
+        inside = {name: module for name, module in called.items() if _has_children(module)}
+    for name, part in inside.items():
         inner = f"{path}.{name}" if path else name
-        yield from _regions(child, inner, of_parts.get(inner, 1), of_parts)
+        yield from _regions(part, inner, of_parts.get(inner, 1), of_parts)
 
 
 def _tensors(model: nn.Module) -> Iterator[Tensor]:

@@ -191,5 +191,5 @@ def _feeds(before: Unit, unit: Unit) -> bool:
         return False
     # Vectors of images are what the next layer reads, in both; but not the last dimension of something larger.
     if unit.flattens:
-        return len(before.output.meta["shape"]) == (2 if before.layer.window is None else 4)
-    return (before.layer.window is None) == (unit.layer.window is None)
+        return len(before.output.meta["shape"]) == 1 + before.layer.dimensions
+    return before.layer.dimensions == unit.layer.dimensions
