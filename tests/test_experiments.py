@@ -384,13 +384,21 @@ def places(root: Path) -> dict[str, object]:
     return {"results": root / "results", "runs": root / "runs", "workers": 1, "data_root": None}
 
 
+def test_presets_that_differ_in_their_thresholds_share_the_dense_reference():
+    best, accurate = (jobs(name, "lenet-300-100", [3]) for name in ("best", "accurate"))
+    assert best[0] != accurate[0]
+    assert best[1] == accurate[1]
+    assert best[1].train.schedule == best[0].train.schedule
+    assert best[1].train.input_dropout == best[0].train.input_dropout
+
+
 def test_the_dense_reference_trains_as_long_as_the_pruned_network():
     pruned, dense = jobs("quick", "lenet-300-100", [4])
     assert (pruned.method, dense.method, pruned.seed, dense.seed) == ("prune", "dense", 4, 4)
     assert dense.train.epochs == pruned.train.epochs + pruned.train.fine_tune_epochs
     assert dense.train.fine_tune_epochs == 0
-    unchanged = {"epochs": pruned.train.epochs, "fine_tune_epochs": pruned.train.fine_tune_epochs}
-    assert replace(dense.train, **unchanged) == pruned.train
+    of_pruning = ("epochs", "fine_tune_epochs", "fine_tune_lr", "rho", "lambda_t", "cutoff")
+    assert replace(dense.train, **{name: getattr(pruned.train, name) for name in of_pruning}) == pruned.train
 
 
 def test_what_is_missing_is_run_and_what_is_there_is_not(tmp_path, digits):

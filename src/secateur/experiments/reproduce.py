@@ -22,7 +22,8 @@ from secateur.experiments.job import Job, evaluate, run, validation_by_cutoff
 from secateur.experiments.presets import compression_preset, preset
 from secateur.experiments.rundir import publish
 from secateur.measure import count
-from secateur.train.loop import read_log
+from secateur.sibling import SiblingConfig
+from secateur.train.loop import TrainConfig, read_log
 
 Result = dict[str, Any]
 
@@ -63,10 +64,13 @@ def result_path(results: Path, preset_name: str, job: Job) -> Path:
 def jobs(preset_name: str, network: str, seeds: Iterable[int]) -> list[Job]:
     """Return the pruned run of every seed, then the dense reference of every seed."""
     first, listed = preset(preset_name, network), list(seeds)
-    # The reference has the same optimizer, schedule, decay and number of epochs in all, and no thresholds.
-    dense = replace(first.train, epochs=first.train.epochs + first.train.fine_tune_epochs, fine_tune_epochs=0)
-    pruned = [replace(first, seed=seed) for seed in listed]
-    return pruned + [replace(first, seed=seed, method="dense", train=dense) for seed in listed]
+    epochs = first.train.epochs + first.train.fine_tune_epochs
+    # The reference has the same optimizer, schedule, decay and number of epochs in all, and no thresholds. What only
+    # these obey has its default, so that presets which differ in nothing else share their references.
+    usual = {name: getattr(TrainConfig(), name) for name in ("fine_tune_lr", "rho", "lambda_t", "cutoff")}
+    train = replace(first.train, epochs=epochs, fine_tune_epochs=0, **usual)
+    dense = replace(first, method="dense", sibling=SiblingConfig(), train=train)
+    return [replace(job, seed=seed) for job in (first, dense) for seed in listed]
 
 
 def file_path(results: Path, preset_name: str, job: Job) -> Path:
