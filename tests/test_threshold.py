@@ -9,7 +9,7 @@ from networks import CASES, convolutional, mlp
 from torch import nn
 from torch.testing import assert_close
 
-from secateur import build_sibling, native, penalty, prune, theta
+from secateur import build_sibling, native, parameter_groups, penalty, prune, theta
 from secateur import threshold as thresholds
 from secateur.threshold import forget_read_ahead
 
@@ -138,6 +138,27 @@ def test_loss_and_penalty_may_go_backward_one_after_the_other(dtype):
     penalty(sibling, 0.1).backward()
     for name, parameter in sibling.named_parameters():
         assert_close(parameter.grad, expected[name])
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("fused", [False, True])
+def test_the_penalty_may_come_before_the_forward(fused, compiles):
+    x, seen = torch.randn(8, 12), {}
+    for first in (False, True):
+        torch.manual_seed(0)
+        sibling = build_sibling(mlp())
+        network = torch.compile(sibling, backend="aot_eager") if compiles else sibling
+        optimizer = torch.optim.Adam(parameter_groups(sibling, lr=1e-2), fused=fused)
+        seen[first] = []
+        for _ in range(3):
+            before = penalty(sibling) if first else None
+            loss = network(x).square().mean()
+            norm = penalty(sibling) if before is None else before
+            (loss + norm).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            seen[first].append(norm.item())
+    assert seen[True] == pytest.approx(seen[False], rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["native", "twin"])

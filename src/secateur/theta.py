@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from secateur.native import Layout
 
 _LARGEST_EXPONENT = 40.0
+_INVERTED_AT_ONCE = 1 << 16
+_NEWTON_STEPS, _CLOSE = 60, 1e-15  # at most, until steps are smaller than so much of x; ten are enough for nearly all
 
 
 def theta(weight: Tensor, threshold: Tensor, alpha: float) -> Tensor:
@@ -98,7 +100,7 @@ def theta_derivatives(weight: Tensor, threshold: Tensor, alpha: float) -> tuple[
 
 
 def theta_inverse(mapped: Tensor, threshold: Tensor, alpha: float) -> Tensor:
-    """Return the x for which θ(x; t) = `mapped`, computed in float64.
+    """Return the x for which θ(x; t) = `mapped`, computed in float64, so many at a time that memory does not matter.
 
     Below the threshold, y = θ(x; t)/t = sinh a / (cosh a + cosh b) has the closed form
 
@@ -106,11 +108,19 @@ def theta_inverse(mapped: Tensor, threshold: Tensor, alpha: float) -> Tensor:
 
     Above it, max(θ, t) ≤ x ≤ θ + t, and Newton's steps, held in that bracket, find x.
     """
-    target, t = torch.broadcast_tensors(mapped.abs().double(), threshold.double().clamp(min=0))
-    b = alpha * t
-    below = target < t * 0.5 * torch.tanh(b)  # θ(t; t) = t/2 · tanh(αt)
-    x = torch.where(below, _inverse_below(target, t, alpha), _inverse_above(target, t, alpha))
-    return torch.copysign(torch.where(t > 0, x, target), mapped).to(mapped.dtype)
+    pair = torch.broadcast_tensors(mapped, threshold)
+    parts = zip(*(each.reshape(-1).split(_INVERTED_AT_ONCE) for each in pair), strict=True)
+    found = [_inverse(y.abs().double(), t.double().clamp(min=0), alpha).copysign(y) for y, t in parts]
+    return torch.cat(found).reshape(pair[0].shape).to(mapped.dtype)
+
+
+def _inverse(target: Tensor, t: Tensor, alpha: float) -> Tensor:
+    below = target < t * 0.5 * torch.tanh(alpha * t)  # θ(t; t) = t/2 · tanh(αt)
+    above = ~below & (t > 0)
+    x = target.clone()
+    x[below] = _inverse_below(target[below], t[below], alpha)
+    x[above] = _inverse_above(target[above], t[above], alpha)
+    return x
 
 
 def _inverse_below(target: Tensor, t: Tensor, alpha: float) -> Tensor:
@@ -124,13 +134,19 @@ def _inverse_below(target: Tensor, t: Tensor, alpha: float) -> Tensor:
 
 def _inverse_above(target: Tensor, t: Tensor, alpha: float) -> Tensor:
     low, high = torch.maximum(target, t), torch.maximum(target + t, t)
-    x = high
-    for _ in range(60):
+    x, found = high, high.clone()
+    moving = torch.arange(len(x), device=x.device)
+    for _ in range(_NEWTON_STEPS):
         excess = _forward(x, t, alpha) - target
         low, high = torch.where(excess <= 0, x, low), torch.where(excess > 0, x, high)
         newton = x - excess / _derivatives(x, t, alpha)[0]
+        far = (newton - x).abs() > _CLOSE * x
+        if not far.any():
+            break
+        moving, newton, low, high, target, t = (each[far] for each in (moving, newton, low, high, target, t))
         x = torch.where((newton > low) & (newton < high), newton, (low + high) / 2)
-    return x
+        found[moving] = x
+    return found
 
 
 def _widen(tensor: Tensor) -> Tensor:
@@ -215,6 +231,7 @@ class _NativeTheta(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads):  # type: ignore[no-untyped-def]  # torch's protocol
         _refuse_second_derivative()
+        ctx.spent = True
         tensors, count, needs = _kept(ctx), len(ctx.alphas), ctx.needs_input_grad[4:]
         has_norm = len(grads) > count and grads[count] is not None
         norm_grad = grads[count].item() if has_norm else 0.0
@@ -247,6 +264,7 @@ class _Theta(torch.autograd.Function):
     def backward(ctx, grad, norm_grad=None):  # type: ignore[no-untyped-def]  # torch's protocol
         if not torch.compiler.is_compiling():
             _refuse_second_derivative()
+            ctx.spent = True
         if grad is None and norm_grad is None:
             return None, None, None, None
         weight, threshold = ctx.saved_tensors if torch.compiler.is_compiling() else _kept(ctx)
@@ -262,7 +280,9 @@ def _keep(ctx: Any, tensors: tuple[Tensor, ...]) -> None:
 
     Torch's `save_for_backward` forgets it, and takes a small layer more time.
     """
-    ctx.tensors, ctx.versions = tensors, [tensor._version for tensor in tensors]
+    ctx.tensors = tensors
+    if not torch.is_inference_mode_enabled():  # where tensors have no versions, and nobody goes backward
+        ctx.versions = [tensor._version for tensor in tensors]
 
 
 def _kept(ctx: Any) -> tuple[Tensor, ...]:
@@ -270,6 +290,17 @@ def _kept(ctx: Any) -> tuple[Tensor, ...]:
     if [tensor._version for tensor in tensors] != ctx.versions:
         raise RuntimeError("a weight or a threshold was changed in place between θ's forward and its backward")
     return tensors
+
+
+def is_spent(norm: Tensor) -> bool:
+    """Tell whether someone has gone backward through the θ that a norm came from: it may be of an earlier step."""
+    if torch.compiler.is_compiling():
+        return False  # a step that is compiled as a whole is one step
+    node = norm.grad_fn
+    try:
+        return getattr(node, "spent", False) or getattr(node, "saved_tensors", None) is None
+    except RuntimeError:  # torch has freed what a compiled graph saved
+        return True
 
 
 def _refuse_second_derivative() -> None:

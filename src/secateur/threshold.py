@@ -10,7 +10,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from secateur import native
 from secateur.parametrization import drop_hooks, readings
-from secateur.theta import project_, theta, theta_with_norm, thetas_with_norm
+from secateur.theta import is_spent, project_, theta, theta_with_norm, thetas_with_norm
 
 # Layers up to this size are read together: a node of the graph costs some 80 µs, forward and back, and the θ of so many
 # weights 330. Larger ones would gain little, and their gradients would wait for each other in memory.
@@ -74,12 +74,12 @@ class LearnedThreshold(nn.Module):
     def take_norm(self, weight: Tensor) -> Norm | None:
         """Return Σ|θ| as the last forward left it, or None if weight or threshold have changed since.
 
-        None also after a forward without gradients, as inside reentrant checkpointing. What a forward left serves once:
-        a fused optimizer changes tensors without telling their version counters.
+        None also after a forward without gradients, as inside reentrant checkpointing. What a forward left serves once,
+        and not after its backward: a fused optimizer changes tensors without telling their version counters.
         """
         record, threshold = self._record, self.threshold
         norm, record.norm = record.norm, None
-        if norm is not None and record.threshold is not None:
+        if norm is not None and record.threshold is not None and not is_spent(norm.total):
             if record.threshold is threshold:
                 if record.versions in (None, (weight._version, threshold._version)):
                     return norm
@@ -91,7 +91,8 @@ class LearnedThreshold(nn.Module):
 
     def norm(self, weight: Tensor) -> Tensor:
         """Compute Σ|θ|, whose gradient reaches the threshold alone."""
-        return theta_with_norm(weight.detach(), self.threshold, self.alpha)[1]
+        # Of a copy: a compiled forward after this projects the stored thresholds, and says that they have changed.
+        return theta_with_norm(weight.detach(), self.threshold.clone(), self.alpha)[1]
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_record": _Record()}
