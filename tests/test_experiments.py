@@ -384,6 +384,20 @@ def places(root: Path) -> dict[str, object]:
     return {"results": root / "results", "runs": root / "runs", "workers": 1, "data_root": None}
 
 
+def test_a_name_that_no_file_system_takes_is_cut_and_still_a_name_of_its_own():
+    train = TrainConfig(epochs=161, lr=0.00123456, rho=0.0123456, lambda_t=0.0123, lambda_wd=0.000123, cutoff=0.00123)
+    train = replace(train, fine_tune_epochs=61, fine_tune_lr=0.0021, batch_size=100, decay_biases=True, clip_norm=1.5)
+    train = replace(train, input_dropout=0.11, augment=0.51, scaling="standard", accumulate=2, precision="bf16")
+    sibling = SiblingConfig(alpha=51.5, init_quantile=0.123, init="inverse", granularity="element")
+    one, other = (
+        Job(network="lenet-300-100", sibling=sibling, train=replace(train, schedule=schedule))
+        for schedule in ("cosine", "constant")
+    )
+    assert len(one.name) < 240
+    assert one.name != other.name
+    assert one.name.endswith("-seed=0")
+
+
 def test_presets_that_differ_in_their_thresholds_share_the_dense_reference():
     best, accurate = (jobs(name, "lenet-300-100", [3]) for name in ("best", "accurate"))
     assert best[0] != accurate[0]

@@ -216,11 +216,27 @@ def test_weights_broken_by_the_very_last_step_are_noticed(tmp_path):
         ("epochs", -1),
         ("batch_size", 0),
         ("augment", 1.5),
+        ("epochs", 1.5),
+        ("clip_norm", -1),
+        ("clip_norm", math.nan),
+        ("optimizer", "'rmsprop'"),
+        ("schedule", "'cosin'"),
     ],
 )
 def test_settings_outside_their_range_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=rf"^{setting} must .* got {value}"):
-        TrainConfig(**{setting: value})
+        TrainConfig(**{setting: value.strip("'") if isinstance(value, str) else value})
+
+
+def test_micro_batches_of_any_number_make_the_same_step(tmp_path):
+    found = {}
+    for accumulate in (1, 3, 13, 40):
+        torch.manual_seed(0)
+        model = mlp()
+        train(tmp_path / str(accumulate), model=model, epochs=1, batch_size=20, optimizer="sgd", accumulate=accumulate)
+        found[accumulate] = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    for weights in found.values():
+        torch.testing.assert_close(weights, found[1], rtol=1e-4, atol=1e-6)
 
 
 # The checkpoint

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from secateur import models
 from secateur.cli import main
 from secateur.experiments import rival
 from secateur.experiments.job import run
@@ -17,7 +18,7 @@ from secateur.experiments.reproduce import result_path, run_missing
 from secateur.experiments.rundir import RunDirectory, RunError
 from secateur.experiments.standings import standings
 from secateur.measure import count
-from secateur.methods import METHODS, Dense, Han2015
+from secateur.methods import METHODS, DeepCompression, Dense, Han2015, Manessi2018
 from secateur.methods.han2015 import (
     adjust_dropout_,
     cut_,
@@ -246,6 +247,24 @@ def test_a_method_is_its_settings(name):
 def test_settings_that_make_no_sense_are_refused(settings, complaint):
     with pytest.raises(ValueError, match=complaint):
         Han2015(**settings)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        (DeepCompression, {"quality": -1}),
+        (DeepCompression, {"fc_levels": 0}),
+        (DeepCompression, {"conv_levels": 1 << 16}),
+        (Manessi2018, {"cutoff": -1}),
+    ],
+)
+def test_settings_are_refused_before_hours_of_training(method, settings):
+    with pytest.raises(ValueError, match="must"):
+        method(**settings)
+
+
+def test_the_dropout_of_alexnet_follows_its_weights():
+    assert len(read_dropouts(models.build("alexnet"))) == 2
 
 
 def test_a_network_with_nothing_to_cut_is_refused():

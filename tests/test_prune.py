@@ -177,6 +177,28 @@ def test_kept_zeros_keep_the_order_of_the_memory(channels):
     assert keep_zeros(layer).weight.stride() == order
 
 
+def test_a_sibling_has_no_zeros_to_keep():
+    sibling = trained()
+    before = list(sibling.state_dict())
+    with pytest.raises(ValueError, match="has a threshold, and no zeros yet: prune the sibling first"):
+        keep_zeros(sibling)
+    assert list(sibling.state_dict()) == before
+
+
+def test_zeros_that_are_kept_are_kept_once():
+    model = keep_zeros(prune(trained()))
+    before = list(model.state_dict())
+    assert list(keep_zeros(model).state_dict()) == before
+
+
+def test_pruning_works_in_inference_mode_and_gives_weights_that_can_be_trained():
+    sibling = trained()
+    with torch.inference_mode():
+        pruned = prune(sibling)
+    assert not any(parameter.is_inference() for parameter in pruned.parameters())
+    assert_close(pruned.state_dict(), prune(sibling).state_dict())
+
+
 def test_a_model_without_zeros_has_nothing_to_keep():
     with pytest.raises(ValueError, match="no zero weights"):
         keep_zeros(mlp())

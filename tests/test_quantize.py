@@ -202,9 +202,16 @@ def test_a_mask_and_a_quantiser_chain(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_masked_quantised_model_folds_by_prune_too(method):
-    model = quantize(keep_zeros(sparse(mlp())), QuantizeConfig(method=method, levels=3))
-    assert_close(prune(model).state_dict(), freeze(model).state_dict(), rtol=0, atol=0)
+def test_a_quantised_model_is_frozen_and_not_pruned(method):
+    for model in (keep_zeros(sparse(mlp())), sparse(mlp())):
+        with pytest.raises(ValueError, match=r"is quantised: freeze\(model\)"):
+            prune(quantize(model, QuantizeConfig(method=method, levels=3, bias_levels=3)))
+
+
+def test_a_quantised_sibling_is_frozen_and_not_pruned():
+    model = quantize(build_sibling(mlp()), QuantizeConfig(method="uniform", levels=3))
+    with pytest.raises(ValueError, match="is quantised"):
+        prune(model)
 
 
 # Shared values

@@ -1,5 +1,6 @@
 """Building: which tensors get thresholds, where those start, and what is refused."""
 
+import copy
 import math
 
 import pytest
@@ -65,6 +66,18 @@ def test_a_share_p_of_each_group_starts_below_its_threshold(p, granularity, seed
     group = {"layer": 108, "filter": 27, "element": 1}[granularity]
     below = (size < threshold).view(-1, group).sum(1)
     assert (below == math.floor(p * group)).all()
+
+
+@pytest.mark.parametrize("make", [mlp, lambda: nn.Conv2d(6, 6, 3, groups=6)], ids=["elements", "filters of nine"])
+def test_groups_of_which_no_whole_weight_is_a_share_start_untouched(make):
+    config = SiblingConfig(granularity="element" if make is mlp else "filter", init_quantile=0.1)
+    model = make()
+    before = [parameter.clone() for parameter in model.parameters()]
+    sibling = build_sibling(copy.deepcopy(model), config)
+    layers = [module for module in sibling.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    read = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
+    for tensor, plain in zip(read, before, strict=True):
+        assert_close(tensor, plain)
 
 
 def test_a_quantile_of_zero_starts_with_the_network_untouched():
@@ -156,6 +169,9 @@ def test_the_most_specific_rule_wins():
         (lambda: nn.Sequential(nn.LazyLinear(3)), None, "run one batch"),
         (lambda: nn.Sequential(nn.Linear(0, 3)), None, "is empty"),
         (lambda: nn.Sequential(nn.Linear(3, 3, dtype=torch.complex64)), None, "floating-point"),
+        (mlp, {"2": False}, r'layers\["2"\] must be a SiblingConfig or None, got False'),
+        (mlp, {nn.Linear: 50.0}, r"layers\[Linear\] must be"),
+        (mlp, {nn.Linear(2, 2): None}, "a mapping from names or types"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors", "ignore:Lazy modules are a new feature")
@@ -183,7 +199,15 @@ def test_an_all_zero_weight_is_pointed_out():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"alpha": 0}, {"alpha": -1}, {"alpha": math.inf}, {"init_quantile": 1}, {"init_quantile": -0.1}],
+    [
+        {"alpha": 0},
+        {"alpha": -1},
+        {"alpha": math.inf},
+        {"init_quantile": 1},
+        {"init_quantile": -0.1},
+        {"granularity": "layers"},
+        {"init": "invers"},
+    ],
 )
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):

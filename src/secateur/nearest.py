@@ -1,7 +1,15 @@
-"""A name that is not known is answered with the nearest one that is."""
+"""Names and choices that are not known are refused, with those that are."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+
+def require_choices(config: object, **choices: Iterable[str]) -> None:
+    """Raise a ValueError for a setting that is none of its choices, which types cannot keep out."""
+    for name, known in choices.items():
+        value, listed = getattr(config, name), tuple(known)
+        if value not in listed:
+            raise ValueError(f"{name} must be one of {', '.join(listed)}, got {value!r}")
 
 
 def require_one_of(kind: str, name: str, known: Iterable[str]) -> None:

@@ -9,8 +9,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from secateur.parametrization import Reading, attach, detach, readings
+from secateur.sibling import places
 from secateur.theta import theta, theta_with_norm
 from secateur.threshold import LearnedThreshold, forget_read_ahead, learned_thresholds
 
@@ -49,37 +51,61 @@ def prune(
     that was trained computes with θ(w), so by default the survivors keep that and the function is preserved.
     The sibling is left as it is. A model under `keep_zeros` is folded back to a plain one in the same way.
     """
-    if not (math.isfinite(cutoff) and cutoff >= 0):
-        raise ValueError(f"cutoff must be ≥ 0 and finite, got {cutoff}")
+    require_cutoff(cutoff)
     if survivors not in ("theta", "raw"):
         raise ValueError(f'survivors must be "theta" or "raw", got {survivors!r}')
-    thresholds, masked = learned_thresholds(sibling), any(True for _ in readings(sibling, FixedMask))
-    if not thresholds and not masked:
+    _refuse_others(sibling)
+    with torch.inference_mode(False):  # where a copy would be of tensors that nobody may train
+        plain = copy.deepcopy(sibling)
+        detach(plain, LearnedThreshold, lambda reading: _cut(reading, cutoff, survivors, allow_empty))
+        forget_read_ahead(plain)
+        detach(plain, FixedMask, lambda reading: reading.chain())
+        _warn_if_stuck(sibling)
+    return plain
+
+
+def require_cutoff(cutoff: float) -> None:
+    """Raise a ValueError for a γ that nothing can be compared with."""
+    if not (math.isfinite(cutoff) and cutoff >= 0):
+        raise ValueError(f"cutoff must be ≥ 0 and finite, got {cutoff}")
+
+
+def _refuse_others(sibling: nn.Module) -> None:
+    """Refuse a network that is quantised, and one without thresholds or masks."""
+    for reading in readings(sibling, nn.Module):
+        for part in reading.chain:
+            ours = type(part).__module__.partition(".")[0] == __name__.partition(".")[0]
+            if ours and not isinstance(part, LearnedThreshold | FixedMask):
+                raise ValueError(f'"{reading.full_name}" is quantised: freeze(model) makes the network plain')
+    if not any(True for kind in (LearnedThreshold, FixedMask) for _ in readings(sibling, kind)):
         raise ValueError(
             f"{type(sibling).__name__} is not a sibling: it has no thresholds; call build_sibling(model) and train it"
         )
-    plain = copy.deepcopy(sibling)
-    detach(plain, LearnedThreshold, lambda reading: _cut(reading, cutoff, survivors, allow_empty))
-    forget_read_ahead(plain)
-    detach(plain, FixedMask, lambda reading: reading.chain())
-    _warn_if_stuck(sibling)
-    return plain
 
 
 def keep_zeros(model: nn.Module) -> nn.Module:
     """Hold every zero of the weights at zero while `model` is fine-tuned, in place; `prune` makes it plain again.
 
-    Tensors without a zero are left alone; so are biases and norms, whose zeros are chance.
+    Tensors without a zero are left alone, and those whose zeros are held already; so are biases and norms, whose zeros
+    are chance.
     """
-    masks: dict[int, FixedMask] = {}
-    for module in list(model.modules()):
-        for name, weight in list(module._parameters.items()):
-            if weight is None or weight.dim() < 2 or weight.detach().all():
-                continue
+    everything = places(model)
+    for tied in everything:
+        for part in tied[0].chain or ():
+            if isinstance(part, LearnedThreshold):
+                raise ValueError(f'"{tied[0].full_name}" has a threshold, and no zeros yet: prune the sibling first')
+    found = False
+    for tied in everything:
+        weight, chain = tied[0].parameter, tied[0].chain or ()
+        if is_lazy(weight) or weight.dim() < 2 or weight.detach().all():
+            continue
+        found = True
+        if not any(isinstance(part, FixedMask) for part in chain):
             # uint8: multiplying by it costs less than half of multiplying by a bool.
-            mask = masks.setdefault(id(weight), FixedMask((weight.detach() != 0).to(torch.uint8)))
-            attach(module, name, mask)
-    if not masks:
+            mask = FixedMask((weight.detach() != 0).to(torch.uint8))
+            for place in tied:
+                attach(place.module, place.name, mask)
+    if not found:
         raise ValueError(f"{type(model).__name__} has no zero weights to keep: prune it first")
     return model
 
@@ -101,7 +127,7 @@ def _cut(reading: Reading, cutoff: float, survivors: str, allow_empty: bool) -> 
         raise ValueError(
             f'"{reading.full_name}" would lose all of its {weight.numel():,} weights (threshold {_range(threshold)}, '
             f"largest |θ| {mapped.abs().max().item():.2g} < cutoff {cutoff:g}): train with a smaller rho or lambda_t "
-            "or for fewer epochs, or pass allow_empty=True"
+            "or for fewer epochs, or allow it: prune(…, allow_empty=True)"
         )
     return torch.where(kept, mapped if survivors == "theta" else weight, torch.zeros_like(weight))
 

@@ -6,9 +6,9 @@ import difflib
 import fnmatch
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 from typing_extensions import Doc
 
+from secateur.nearest import require_choices
 from secateur.parametrization import attach
 from secateur.theta import theta_inverse
 from secateur.threshold import LearnedThreshold, read_ahead
@@ -55,6 +56,7 @@ class SiblingConfig:
     ] = "theta"
 
     def __post_init__(self) -> None:
+        require_choices(self, granularity=get_args(Granularity), init=("theta", "inverse"))
         if not (math.isfinite(self.alpha) and self.alpha > 0):
             raise ValueError(f"alpha must be positive and finite, got {self.alpha}")
         if not 0 <= self.init_quantile < 1:
@@ -176,6 +178,7 @@ def _tensors(
 ) -> Iterator[tuple[list[Place], SiblingConfig]]:
     """Yield each tensor to prune once, with all the places where it hangs and its rule."""
     _refuse_parametrized(model)
+    refuse_rules(layers, "a SiblingConfig or None", lambda rule: rule is None or isinstance(rule, SiblingConfig))
     everything = places(model)
     refuse_unmatched(model, everything, layers)
     chosen = [(tied, rule_of_tied(tied, config, layers)) for tied in everything]
@@ -262,12 +265,12 @@ def _threshold_shape(module: nn.Module, weight: Tensor, granularity: Granularity
 def _initial_threshold(weight: Tensor, shape: tuple[int, ...], config: SiblingConfig) -> Tensor:
     """Return thresholds with exactly ⌊p·n⌋ of the n weights of each group strictly below (fewer when values tie)."""
     kind = torch.promote_types(weight.dtype, torch.float32)
-    if config.init_quantile == 0:
+    rank = math.floor(config.init_quantile * (weight.numel() // math.prod(shape)))
+    if rank == 0:  # the smallest weight as a threshold would have none below, either, but halve that weight
         return torch.zeros(shape, dtype=kind, device=weight.device)
     shared = [dim for dim, length in enumerate(shape) if length == 1]
     grouped = weight.abs().to(kind).permute([d for d in range(weight.dim()) if d not in shared] + shared)
     grouped = grouped.reshape(math.prod(shape), -1)
-    rank = math.floor(config.init_quantile * grouped.shape[1])
     # kthvalue, since torch.quantile refuses more than 16 M elements.
     return grouped.kthvalue(rank + 1, dim=1).values.reshape(shape)
 
@@ -279,6 +282,18 @@ def _refuse_parametrized(model: nn.Module) -> None:
                 f'layer "{owner}" is parametrized already (a sibling, or weight or spectral norm): build it once, '
                 "from the plain model"
             )
+
+
+def refuse_rules(
+    layers: Mapping[str | type[nn.Module], Rule | None], wanted: str, is_rule: Callable[[object], bool]
+) -> None:
+    """Raise a ValueError for rules that are none, or that are kept under something other than a name or a type."""
+    for key, rule in layers.items():
+        if not isinstance(key, str | type):
+            raise ValueError(f"layers is a mapping from names or types, got the key {key!r}")
+        if not is_rule(rule):
+            named = f'"{key}"' if isinstance(key, str) else key.__name__
+            raise ValueError(f"layers[{named}] must be {wanted}, got {rule!r}")
 
 
 def refuse_unmatched(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,7 @@ from secateur.threshold import learned_thresholds
 from secateur.train import checkpoint
 from secateur.train.loop import Observer, Record, TrainConfig, fit, is_main_process
 
+_LONGEST_NAME = 200  # bytes; file systems take 255, and the seed and names of files come after
 _COPIES = 6  # distorted copies of each training image that augmentation draws from
 
 
@@ -49,7 +51,10 @@ class Job:
                 value = getattr(config, entry.name)
                 if value != getattr(default, entry.name):
                     parts.append(f"{entry.name}={short(value)}")
-        return "-".join([*parts, f"seed={self.seed}"])
+        name = "-".join(parts)
+        if len(name) > _LONGEST_NAME:  # a file system would refuse it
+            name = f"{name[:_LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        return f"{name}-seed={self.seed}"
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Job:

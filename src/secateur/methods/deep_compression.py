@@ -28,11 +28,23 @@ class DeepCompression:
     fc_levels: Annotated[int, Doc("values that a linear layer shares: 32 (5 bits), LeNet-300-100's 64")] = 32
     conv_levels: Annotated[int, Doc("values that a convolution shares: 256 (8 bits)")] = 256
 
+    def __post_init__(self) -> None:
+        # What is wrong is said now, and not after hours of training.
+        self._rounds()
+        for levels in (self.fc_levels, self.conv_levels):
+            self._sharing(levels)
+
+    def _rounds(self) -> Han2015:
+        return Han2015(quality=self.quality, rounds=self.rounds)
+
+    def _sharing(self, levels: int) -> QuantizeConfig:
+        return QuantizeConfig(method="shared", levels=levels, init="linear")
+
     def stages(self, model: nn.Module) -> Generator[Stage, None, nn.Module]:
         """Yield what the rounds yield, and then the network whose shared values are to be trained."""
-        pruned = yield from Han2015(quality=self.quality, rounds=self.rounds).stages(model)
+        pruned = yield from self._rounds().stages(model)
         levels: LayerRules = {name: self.conv_levels for name, _ in layers(pruned, "conv")}
-        shared = quantize(pruned, QuantizeConfig(method="shared", levels=self.fc_levels, init="linear"), layers=levels)
+        shared = quantize(pruned, self._sharing(self.fc_levels), layers=levels)
         name = f"quality={self.quality:g}-rounds={self.rounds}-shared={self.fc_levels},{self.conv_levels}"
         yield Stage(name, shared, "fine-tune")
         return freeze(shared)

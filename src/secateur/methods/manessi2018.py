@@ -13,7 +13,7 @@ from torch import nn
 from typing_extensions import Doc
 
 from secateur.methods.stage import Stage
-from secateur.prune import prune
+from secateur.prune import prune, require_cutoff
 from secateur.sibling import SiblingConfig, build_sibling
 
 
@@ -23,6 +23,9 @@ class Manessi2018:
 
     sibling: Annotated[SiblingConfig, Doc("how a weight gets its threshold")] = field(default_factory=SiblingConfig)
     cutoff: Annotated[float, Doc("γ, weights with |θ(w)| below it are cut")] = 1e-3
+
+    def __post_init__(self) -> None:
+        require_cutoff(self.cutoff)
 
     def stages(self, model: nn.Module) -> Generator[Stage, None, nn.Module]:
         """Yield the sibling once and return what is left of it."""

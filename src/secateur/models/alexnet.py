@@ -25,7 +25,9 @@ class AlexNet(nn.Module):
         self.conv4 = nn.Conv2d(384, 384, 3, padding=1, groups=2)
         self.conv5 = nn.Conv2d(384, 256, 3, padding=1, groups=2)
         self.fc6 = nn.Linear(9216, 4096)
+        self.drop6 = nn.Dropout()
         self.fc7 = nn.Linear(4096, 4096)
+        self.drop7 = nn.Dropout()
         self.fc8 = nn.Linear(4096, 1000)
         self._init_gaussian_()
 
@@ -36,15 +38,16 @@ class AlexNet(nn.Module):
         x = F.relu(self.conv3(x))
         x = F.relu(self.conv4(x))
         x = F.max_pool2d(F.relu(self.conv5(x)), 3, 2)
-        x = F.dropout(F.relu(self.fc6(x.flatten(1))), 0.5, self.training)
-        x = F.dropout(F.relu(self.fc7(x)), 0.5, self.training)
+        x = self.drop6(F.relu(self.fc6(x.flatten(1))))
+        x = self.drop7(F.relu(self.fc7(x)))
         logits: Tensor = self.fc8(x)
         return logits
 
     def _init_gaussian_(self) -> None:
         """Draw the weights as Caffe does; the biases that Krizhevsky set to 1 are 0.1 there."""
         for name, layer in self.named_children():
-            assert isinstance(layer, nn.Linear | nn.Conv2d)
+            if not isinstance(layer, nn.Linear | nn.Conv2d):
+                continue
             assert layer.bias is not None
             nn.init.normal_(layer.weight, std=0.005 if name in ("fc6", "fc7") else 0.01)
             nn.init.constant_(layer.bias, 0.0 if name in ("conv1", "conv3", "fc8") else 0.1)

@@ -14,12 +14,13 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 from typing_extensions import Doc
 
+from secateur.nearest import require_choices
 from secateur.parametrization import Reading, attach, detach, readings
 from secateur.prune import FixedMask, prune
 from secateur.quantize.kmeans import Init
 from secateur.quantize.quantizers import IntegerGrid, LearnedStep, Quantizer, SharedValues
 from secateur.quantize.rate import position_bits
-from secateur.sibling import Place, places, refuse_unmatched, rule_of_tied
+from secateur.sibling import Place, places, refuse_rules, refuse_unmatched, rule_of_tied
 from secateur.threshold import LearnedThreshold
 
 _LARGEST_INTEGER = {"int8": 127, "int4": 7}
@@ -50,13 +51,12 @@ class QuantizeConfig:
     seed: Annotated[int, Doc("of the random start of k-means")] = 0
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("method", ("shared", "uniform", "int8", "int4")),
-            ("init", ("linear", "density", "random")),
-            ("granularity", ("tensor", "channel")),
-        ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} must be one of {', '.join(known)}, got {getattr(self, name)!r}")
+        require_choices(
+            self,
+            method=("shared", "uniform", "int8", "int4"),
+            init=("linear", "density", "random"),
+            granularity=("tensor", "channel"),
+        )
         for name in ("levels", "bias_levels"):
             number = getattr(self, name)
             if not _is_whole(number) and not (name == "bias_levels" and number is None):
@@ -141,12 +141,11 @@ def _tensors(
     model: nn.Module, config: QuantizeConfig, layers: LayerRules
 ) -> Iterator[tuple[list[Place], QuantizeConfig, bool]]:
     """Yield each tensor to quantise once, with the places where it hangs, its rule and whether it is a bias."""
-    for key, rule in layers.items():
-        if not (rule is None or isinstance(rule, QuantizeConfig) or _is_whole(rule)):
-            named = f'"{key}"' if isinstance(key, str) else key.__name__
-            raise ValueError(
-                f"layers[{named}] must be a QuantizeConfig, a whole number of levels or None, got {rule!r}"
-            )
+    refuse_rules(
+        layers,
+        "a QuantizeConfig, a whole number of levels or None",
+        lambda rule: rule is None or isinstance(rule, QuantizeConfig) or _is_whole(rule),
+    )
     everything = places(model)
     refuse_unmatched(model, everything, layers)
     rules = {key: replace(config, levels=rule) if isinstance(rule, int) else rule for key, rule in layers.items()}

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from typing_extensions import Doc
 
+from secateur.nearest import require_choices
 from secateur.threshold import learned_thresholds
 from secateur.train import checkpoint
 from secateur.train.objective import parameter_groups, penalty
@@ -56,13 +57,23 @@ class TrainConfig:
     precision: Annotated[Literal["no", "bf16", "fp16"], Doc("mixed precision by autocast")] = "no"
 
     def __post_init__(self) -> None:
+        require_choices(
+            self,
+            optimizer=("adam", "sgd"),
+            schedule=("constant", "cosine"),
+            scaling=("unit", "standard"),
+            precision=("no", "bf16", "fp16"),
+        )
         for name in ("lr", "fine_tune_lr", "rho", "lambda_t", "lambda_wd", "cutoff"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} must be ≥ 0 and finite, got {value}")
         for name, least in (("epochs", 0), ("fine_tune_epochs", 0), ("batch_size", 1), ("accumulate", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be ≥ {least}, got {getattr(self, name)}")
+            number = getattr(self, name)
+            if not isinstance(number, int) or number < least:
+                raise ValueError(f"{name} must be a whole number ≥ {least}, got {number}")
+        if self.clip_norm is not None and not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
+            raise ValueError(f"clip_norm must be positive and finite, or None, got {self.clip_norm}")
         for name in ("input_dropout", "augment"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
@@ -203,8 +214,11 @@ def fit(
             factor = _rate_factor(config.schedule, (epoch * steps + step) / (epochs * steps))
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
-            for part in indices[accelerator.process_index :: accelerator.num_processes].chunk(config.accumulate):
-                inputs, labels = source.batch(part, generator)
+            processes = accelerator.num_processes
+            for part in indices[accelerator.process_index :: processes].tensor_split(config.accumulate):
+                # Gradients are averaged over processes. One without images takes part with one that counts nothing.
+                share = len(part) * processes / len(indices)
+                inputs, labels = source.batch(part if len(part) else indices[:1], generator)
                 inputs, labels = inputs.to(accelerator.device), labels.to(accelerator.device)
                 if config.input_dropout:
                     inputs = functional.dropout(inputs, config.input_dropout)
@@ -217,10 +231,10 @@ def fit(
                 if cost is not None:
                     parts["rate"] = cost(model)
                     loss = loss + parts["rate"]
-                losses += loss.detach().cpu() / (steps * config.accumulate)
-                for name, part in parts.items():
-                    terms[name] = terms.get(name, 0.0) + part.detach()
-                accelerator.backward(loss / config.accumulate)
+                losses += loss.detach().cpu() * share / steps
+                for name, term in parts.items():
+                    terms[name] = terms.get(name, 0.0) + term.detach() * share
+                accelerator.backward(loss * share)
             if config.clip_norm is not None:
                 accelerator.clip_grad_norm_(clipped, config.clip_norm)
             optimizer.step()
@@ -234,7 +248,7 @@ def fit(
             "epochs": epochs,
             "step": (epoch + 1) * steps,
             "loss": losses.item(),
-            "loss_terms": {name: float(sum_) / (steps * config.accumulate) for name, sum_ in terms.items()}
+            "loss_terms": {name: float(sum_) / steps for name, sum_ in terms.items()}
             | {"decay": _decay(optimizer.param_groups)},
             **measure(model),
         }
