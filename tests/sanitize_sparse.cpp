@@ -129,7 +129,8 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
     step.height = height, step.width = wide;
     bool plain = below(3) == 0;  // these read the image where it stands, with nothing around it
     step.stride_y = plain ? 1 : 1 + below(3), step.stride_x = plain ? 1 : 1 + below(3);
-    step.pad_y = plain ? 0 : below(3), step.pad_x = plain ? 0 : below(3);
+    int64_t around = below(8) ? 3 : 40;  // sometimes more than a vector
+    step.pad_y = plain ? 0 : below(3), step.pad_x = plain ? 0 : below(around);
     made.down = std::min<int64_t>(1 + below(5), height + 2 * step.pad_y);
     made.right = std::min<int64_t>(1 + below(5), wide + 2 * step.pad_x);
     step.out_height = (height + 2 * step.pad_y - made.down) / step.stride_y + 1;

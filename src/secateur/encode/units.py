@@ -26,7 +26,7 @@ _EACH = {
     *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardtanh, nn.ReLU6, nn.Tanh, nn.Sigmoid, nn.Identity),
     nn.Dropout,
 }
-_LEAVES_NO_ZERO = {torch.sigmoid, "sigmoid", F.sigmoid, nn.Sigmoid}
+_LEAVES_NO_ZERO = {torch.sigmoid, "sigmoid", F.sigmoid, nn.Sigmoid, F.hardtanh, nn.Hardtanh}  # the last two may not
 _PIXELS = {F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
 _FLATTEN = {torch.flatten, "flatten", nn.Flatten}
 

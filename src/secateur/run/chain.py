@@ -167,9 +167,13 @@ class SparseChain(nn.Module):
         out = sample
         for layer in self.layers():
             out = layer.out_shape(out)
-        batch = math.prod(lead)
         if residual is not None:
+            # Of one sample there may have been less than is added to it.
+            full = torch.broadcast_shapes((*lead, *out), residual.shape)
+            lead = tuple(full[: len(full) - len(out)])
+            x = x.expand(*lead, *sample).contiguous()
             residual = self._checked(residual).expand(*lead, *out).contiguous()
+        batch = math.prod(lead)
         y = x.new_empty((*lead, *out))
         if y.numel() == 0:
             return y

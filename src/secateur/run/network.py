@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from secateur.run.chain import Kernel, SparseChain
 from secateur.run.plan import Group
-from secateur.run.tracing import changes_in_place
+from secateur.run.tracing import changes_in_place, has_hooks, module_of
 from secateur.run.units import Unit
 
 
@@ -47,7 +47,8 @@ def _with_plan_of(model: nn.Module, made: fx.GraphModule) -> fx.GraphModule:
 
 
 def _is_needed(node: fx.Node) -> bool:
-    return node.is_impure() or changes_in_place(node)
+    module = module_of(node.graph.owning_module, node) if node.graph.owning_module else None
+    return node.is_impure() or changes_in_place(node) or (module is not None and has_hooks(module))
 
 
 def chain_of(run: Sequence[Unit], kernel: Kernel, names: tuple[str, ...] = ()) -> SparseChain:

@@ -6,7 +6,7 @@ import copy
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -95,7 +95,10 @@ def _evaluating_copy(model: nn.Module) -> nn.Module:
 
 def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, shared: bool) -> nn.Module:
     expected = model(*fresh(inputs))
-    found = regions(model, len(inputs), _count_inputs(model, inputs))
+    given = len(inputs)
+    while given and inputs[given - 1] is None:  # which is what an argument is by default
+        given -= 1
+    found = regions(model, given, _count_inputs(model, inputs))
     calls = _record_inputs(model, inputs, found)
     compiled = _evaluating_copy(model)
     groups: list[Group] = []
@@ -137,55 +140,65 @@ def _own(model: nn.Module, plan: Plan) -> nn.Module:
 
 def _agrees(call: Callable[[], Any], expected: Any) -> bool:
     try:
-        found = call()
+        return _close(call(), expected)
     except (RuntimeError, ValueError, TypeError, AttributeError):
-        return False  # a part may be used in ways that its forward does not show
-    own, other = pytree.tree_leaves(found), pytree.tree_leaves(expected)
-    return len(own) == len(other) and all(_close(one, two) for one, two in zip(own, other, strict=True))
+        return False  # a part may be used in ways that its forward does not show; or answers cannot be compared
 
 
 def _close(one: Any, two: Any) -> bool:
-    if not isinstance(one, Tensor) or not isinstance(two, Tensor):
-        return type(one) is type(two)
-    if one.shape != two.shape or one.dtype != two.dtype:
+    """Tell whether two answers are the same: numbers to the tolerance, everything else exactly."""
+    if is_dataclass(two) and not isinstance(two, type):
+        return type(one) is type(two) and all(_close(getattr(one, f.name), getattr(two, f.name)) for f in fields(two))
+    own, other = pytree.tree_leaves(one), pytree.tree_leaves(two)
+    if len(own) != 1 or own[0] is not one:
+        return len(own) == len(other) and all(_close(mine, theirs) for mine, theirs in zip(own, other, strict=True))
+    if isinstance(two, float):
+        one, two = (torch.tensor(value, dtype=torch.float64) for value in (one, two))
+    if not isinstance(two, Tensor):
+        return type(one) is type(two) and bool(one == two)
+    if not isinstance(one, Tensor) or one.shape != two.shape or one.dtype != two.dtype:
         return False
-    scale = two.abs().max() if two.numel() else 0
-    return bool(torch.allclose(one, two, rtol=0, atol=float(scale) * _TOLERANCE, equal_nan=True))
+    if not two.is_floating_point():
+        return torch.equal(one, two)
+    finite = two[two.isfinite()]
+    scale = float(finite.abs().max()) if finite.numel() else 0.0
+    # NaN and infinities must stand in the same places: an infinite scale would let everything pass.
+    return torch.allclose(one, two, rtol=0, atol=scale * _TOLERANCE, equal_nan=True)
 
 
 def _count_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> dict[str, int]:
-    """Run the model once and note how many inputs each part is given."""
-    counts: dict[str, int] = {}
+    """Run the model once and note how many inputs each part is given, if that is once and tensors by position."""
+    counts: dict[str, int | None] = {}
     handles = []
     for name, module in model.named_modules():
 
-        def note(_: nn.Module, args: tuple[Any, ...], path: str = name) -> None:
-            counts[path] = len(args)
+        def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], path: str = name) -> None:
+            tensors = all(isinstance(one, Tensor) and not one.is_nested for one in args)
+            counts[path] = len(args) if path not in counts and not kwargs and tensors else None
 
-        handles.append(module.register_forward_pre_hook(note))
+        handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
     model(*fresh(inputs))
     for handle in handles:
         handle.remove()
-    return counts
+    return {path: count for path, count in counts.items() if count is not None}
 
 
 def _record_inputs(model: nn.Module, inputs: tuple[Any, ...], found: Sequence[Region]) -> dict[str, tuple[Any, ...]]:
-    """Run the model once and note what each part is given; parts that are called twice, or by name, are left out."""
-    seen: dict[str, tuple[Any, ...] | None] = {}
+    """Run the model once and note what each part is given."""
+    seen: dict[str, tuple[Any, ...]] = {"": inputs}
     handles = []
     parts = [region.path for region in found if region.path]
     for part in parts:
 
-        def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], path: str = part) -> None:
-            tensors = all(isinstance(one, Tensor) for one in args)
-            seen[path] = args if path not in seen and not kwargs and tensors else None
+        def note(_: nn.Module, args: tuple[Any, ...], path: str = part) -> None:
+            seen[path] = args
 
-        handles.append(model.get_submodule(part).register_forward_pre_hook(note, with_kwargs=True))
+        handles.append(model.get_submodule(part).register_forward_pre_hook(note))
     if parts:
         model(*fresh(inputs))
     for handle in handles:
         handle.remove()
-    return {"": inputs, **{path: args for path, args in seen.items() if args is not None}}
+    return seen
 
 
 def _put(model: nn.Module, path: str, part: nn.Module) -> nn.Module:
@@ -198,8 +211,6 @@ def _put(model: nn.Module, path: str, part: nn.Module) -> nn.Module:
         # Torch runs these in one call, which reads the weights of their parts, unless they say that it must not.
         if isinstance(above, nn.TransformerEncoderLayer):
             above.activation_relu_or_gelu = 0
-        elif isinstance(above, nn.TransformerEncoder):
-            above.use_nested_tensor = False
     return model
 
 
@@ -218,7 +229,10 @@ def _compile_region(
     weights: dict[str, tuple[tuple[int, ...], int]],
 ) -> _Made:
     graph = region.graph
-    note_shapes(graph, inputs)
+    try:
+        note_shapes(graph, inputs)
+    except Exception:  # a graph for other arguments than these may do anything with them
+        return _Made(None, [])
     simplify(graph)
     note_shapes(graph, inputs)
     flush_denormals(graph)
@@ -245,11 +259,13 @@ def _follow(plan: Plan, found: Sequence[Unit], region: Region) -> list[Group]:
     joined = [[unit.name for unit in run] for run in runs(found)]
     for group in chosen:
         if not any(list(group.layers) == run[k : k + len(group.layers)] for run in joined for k in range(len(run))):
-            raise ValueError(f"the plan joins {', '.join(group.layers)}, which do not follow each other in the network")
+            layers = ", ".join(map(region.name_of, group.layers))
+            raise ValueError(f"the plan joins {layers}, which do not follow each other in the network")
     with_residual = {unit.name for unit in found if unit.residual is not None}
     for group in chosen:
         if group.kernel is not None and group.kernel.vectors and with_residual & set(group.layers):
-            raise ValueError(f"the plan runs {', '.join(group.layers)} in panels, where nothing can be added to them")
+            layers = ", ".join(map(region.name_of, group.layers))
+            raise ValueError(f"the plan runs {layers} in panels, where nothing can be added to them")
     return chosen
 
 

@@ -49,7 +49,7 @@ def _flatten_views(graph: fx.GraphModule) -> None:
         if node.op != "call_method" or node.target not in ("view", "reshape") or len(node.args) != 3:
             continue
         x, samples, rest = node.args
-        if not isinstance(x, fx.Node) or not counts_samples(samples, x):
+        if not isinstance(x, fx.Node) or not counts_samples(samples, x) or len(x.meta.get("shape") or ()) < 2:
             continue
         if rest not in (-1, math.prod((x.meta.get("shape") or ())[1:])):
             continue
@@ -72,9 +72,12 @@ def _fold_norms(graph: fx.GraphModule) -> None:
         if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d) or not isinstance(before, fx.Node):
             continue
         layer = module_of(graph, before)
-        # A batch norm over (samples, channels, length) reads another dimension than a linear layer writes.
-        fits = (type(layer), type(norm)) in ((nn.Conv1d, nn.BatchNorm1d), (nn.Conv2d, nn.BatchNorm2d)) or (
-            (type(layer), type(norm)) == (nn.Linear, nn.BatchNorm1d) and len(before.meta.get("shape") or ()) == 2
+        # A batch norm over (samples, channels, length) reads another dimension than a linear layer writes, and one over
+        # a single line (channels, length) takes that for (samples, channels).
+        kinds, dimensions = (type(layer), type(norm)), len(before.meta.get("shape") or ())
+        fits = kinds == (nn.Conv2d, nn.BatchNorm2d) or (kinds, dimensions) in (
+            ((nn.Linear, nn.BatchNorm1d), 2),
+            ((nn.Conv1d, nn.BatchNorm1d), 3),
         )
         if (
             not fits

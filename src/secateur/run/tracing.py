@@ -36,7 +36,7 @@ def _trace(model: nn.Module, given: int) -> fx.GraphModule:
     parameters = list(inspect.signature(model.forward).parameters.values())
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     fixed = [one for one in positional[given:] if one.default is not one.empty]
-    if not fixed:
+    if not fixed and not any(one.kind is one.KEYWORD_ONLY for one in parameters):
         return fx.symbolic_trace(model)
     # Not `concrete_args`: those graphs cannot be copied without spoiling all tracing that comes after.
     tracer = _TracerOfGiven(positional[:given], fixed)
@@ -46,7 +46,10 @@ def _trace(model: nn.Module, given: int) -> fx.GraphModule:
 
 
 class _TracerOfGiven(fx.Tracer):
-    """Traces a forward with its first arguments only; the others stay arguments, and must have their defaults."""
+    """Traces a forward with its first arguments only; the others stay arguments, and must have their defaults.
+
+    Arguments that can only be given by name are no arguments of the graph.
+    """
 
     def __init__(self, given: Sequence[inspect.Parameter], fixed: Sequence[inspect.Parameter]) -> None:
         super().__init__()
@@ -100,27 +103,44 @@ def regions(model: nn.Module, given: int, of_parts: Mapping[str, int] | None = N
     """Return the largest parts of a model that can be traced and hold layers of ours.
 
     Torch's own modules are not looked into by a trace, such as the layers of a transformer: they have parts of their
-    own. The model is called with `given` inputs, its parts with as many as `of_parts` says, or one.
+    own. The model is called with `given` inputs, its parts with as many as `of_parts` says; a part that it does not
+    name is not called as a whole, so that only its parts are looked at.
     """
     shared = copy.deepcopy(model, {id(tensor): tensor for tensor in _tensors(model)}).eval()
-    return list(_regions(shared, "", given, of_parts or {}))
+    return list(_regions(shared, "", given, of_parts))
 
 
-def _regions(model: nn.Module, path: str, given: int, of_parts: Mapping[str, int]) -> Iterator[Region]:
+def _regions(model: nn.Module, path: str, given: int | None, of_parts: Mapping[str, int] | None) -> Iterator[Region]:
     if not any(Layer.of_kind(module) for module in model.modules()):
         return
     # A graph calls the hooks of the modules in it, but forgets those of modules that it was traced through.
     watched = has_hooks(model) or any(has_hooks(module) for module in model.modules() if _has_children(module))
-    graph = None if watched else trace(model, given)
+    graph = None if watched or given is None else trace(model, given)
     if graph is None:
-        inside = dict(model.named_children())
+        # Whoever calls an encoder by itself may give it a mask: nobody can tell whether what is padded will be zero.
+        inside = {} if _skips_padding(model) else dict(model.named_children())
     else:
         yield Region(path, graph, Layer.of_kind(model))
-        called = {str(node.target): module for node in graph.graph.nodes if (module := module_of(graph, node))}
-        inside = {name: module for name, module in called.items() if _has_children(module)}
+        called = {str(node.target): node for node in graph.graph.nodes if node.op == "call_module"}
+        inside = {
+            f"{name}.{child}": part
+            for name, node in called.items()
+            if not _takes_mask(graph, node)
+            for child, part in graph.get_submodule(name).named_children()
+        }
     for name, part in inside.items():
         inner = f"{path}.{name}" if path else name
-        yield from _regions(part, inner, of_parts.get(inner, 1), of_parts)
+        yield from _regions(part, inner, 1 if of_parts is None else of_parts.get(inner), of_parts)
+
+
+def _takes_mask(graph: fx.GraphModule, node: fx.Node) -> bool:
+    """Tell whether a transformer is given a mask of what is padding, and would leave that out of all it computes."""
+    masks = (*node.args[2:], *(value for name, value in node.kwargs.items() if name.endswith("key_padding_mask")))
+    return _skips_padding(module_of(graph, node)) and any(mask is not None for mask in masks)
+
+
+def _skips_padding(module: nn.Module | None) -> bool:
+    return isinstance(module, nn.TransformerEncoder) and bool(module.use_nested_tensor)
 
 
 def _tensors(model: nn.Module) -> Iterator[Tensor]:
