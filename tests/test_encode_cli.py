@@ -14,7 +14,9 @@ from safetensors.torch import load_file, save_file
 import secateur
 from secateur import models
 from secateur.encode import nncodec_sizes
-from secateur.encode.convert import pack, read_safetensors
+from secateur.encode.bounds import FormatError
+from secateur.encode.container import to_bytes
+from secateur.encode.convert import pack, read_safetensors, unpack
 from secateur.encode.inspection import entropy_bits, inspect, sizes
 
 
@@ -85,6 +87,59 @@ def test_the_same_model_makes_the_same_file(command):
     command("pack", "model.safetensors", "a.cut")
     command("pack", "model.safetensors", "b.cut")
     assert Path("a.cut").read_bytes() == Path("b.cut").read_bytes()
+
+
+def test_tied_tensors_count_one_by_one_when_they_are_unpacked():
+    zeros = torch.zeros(1 << 16)
+    Path("bomb.cut").write_bytes(to_bytes({f"t{k}": zeros for k in range(20)}))
+    with pytest.raises(FormatError, match="unpacked it takes 5,242,880 bytes, more than max_bytes = 1,000,000"):
+        unpack(Path("bomb.cut"), Path("bomb.safetensors"), max_bytes=1_000_000)
+    assert not Path("bomb.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"), [("__metadata__", torch.ones(2)), ("wide", torch.ones(2, dtype=torch.complex128))]
+)
+def test_what_safetensors_has_no_place_for_is_not_unpacked(command, name, tensor):
+    Path("odd.cut").write_bytes(to_bytes({name: tensor}))
+    code, _, complained = command("unpack", "odd.cut", "odd.safetensors")
+    assert (code, sentence(complained)[: len(name) + 3]) == (1, f'"{name}":')
+    assert not Path("odd.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["[/b]", "[red]w", "a\\[b]"])
+def test_names_are_shown_as_they_are(command, name):
+    Path("odd.cut").write_bytes(to_bytes({name: torch.ones(2)}, metadata={"note": "\x1b[2J", "is": "[/b]"}))
+    code, printed, _ = command("inspect", "odd.cut")
+    assert code == 0
+    assert name in printed
+    assert "\x1b[2J" not in printed
+    assert r"'\x1b[2J'" in printed
+
+
+def test_a_complex_number_is_one_element():
+    Path("wide.cut").write_bytes(to_bytes({"wide": torch.tensor([1 + 2j, 0, 3j], dtype=torch.complex128)}))
+    (tensor,) = inspect(Path("wide.cut")).tensors
+    assert (tensor.weights, tensor.nonzero) == (3, 2)
+
+
+@pytest.mark.parametrize("target", [".", "directory", "pipe"])
+def test_what_is_no_file_is_not_replaced(command, target):
+    Path("directory").mkdir()
+    os.mkfifo("pipe")
+    code, _, complained = command("pack", "model.safetensors", target)
+    assert (code, sentence(complained)) == (
+        1,
+        f"{target} is a directory, a pipe or a device: name a file to write",
+    )
+    assert Path("pipe").is_fifo()
+
+
+def test_a_link_is_followed(command):
+    Path("link.cut").symlink_to("real.cut")
+    assert command("pack", "model.safetensors", "link.cut")[0] == 0
+    assert Path("link.cut").is_symlink()
+    assert Path("real.cut").is_file()
 
 
 def test_tied_tensors_can_be_unpacked(command):

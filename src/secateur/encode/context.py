@@ -45,7 +45,7 @@ _SHORTEST_STRIDE, _LONGEST_STRIDE = 4, 256
 _STRIDES_TRIED = 3
 _KERNELS = (5, 7)  # widths of filters whose rows are worth a try; those of 3 are too short
 _TRIAL_CELLS = 1 << 20  # larger matrices are judged by as many of their first levels
-_COLUMN_BYTES = 72  # what the model keeps of a column: 37, and with a stride as long as the row 28 of padding
+_COLUMN_BYTES = 80  # what the model keeps of a column: 45, and with a stride as long as the row 28 of padding
 
 
 def working_bytes(rows: int, columns: int) -> int:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
 from secateur import data, models
-from secateur.atomic import write_atomically
+from secateur.atomic import require_file, write_atomically
+from secateur.encode.bounds import FormatError
 from secateur.encode.container import MAX_BYTES, Architecture, open_archive, to_bytes
 from secateur.encode.files import load, warn_of_negative_zeros
 from secateur.encode.levels import to_bits
@@ -75,6 +77,12 @@ def unpack(source: Path, target: Path, *, max_bytes: int = MAX_BYTES) -> int:
     """Write the tensors of a .cut file to a safetensors file; return its size in bytes."""
     _require_apart(source, target)
     with open_archive(source, max_bytes) as archive:
+        # Here tied tensors are written one by one, which the reader does not reckon with.
+        total = sum(record.size * record.dtype.itemsize for record in archive.records)
+        if total > max_bytes:
+            raise FormatError(f"unpacked it takes {total:,} bytes, more than max_bytes = {max_bytes:,} allows")
+        for record in archive.records:
+            _require_storable(record.name, record.dtype)
         metadata = dict(archive.metadata)
         if archive.architecture is not None and archive.architecture.is_ours:
             metadata["network"] = archive.architecture.name
@@ -85,7 +93,15 @@ def unpack(source: Path, target: Path, *, max_bytes: int = MAX_BYTES) -> int:
     return len(content)
 
 
+def _require_storable(name: str, dtype: torch.dtype) -> None:
+    """Refuse what the safetensors format has no place for."""
+    if name == "__metadata__" or dtype is torch.complex128:
+        what = f"a tensor of {dtype}" if dtype is torch.complex128 else "a tensor of that name"
+        raise ValueError(f'"{name}": a safetensors file cannot hold {what}: read it with secateur.load_state')
+
+
 def _require_apart(source: Path, target: Path) -> None:
+    require_file(target)
     if source.resolve() == target.resolve():
         raise ValueError(f"{target} is the source itself: choose another target")
 

@@ -130,7 +130,7 @@ def _report(record: Record, tensor: Tensor) -> TensorReport:
         str(record.dtype).removeprefix("torch."),
         record.shape,
         record.size,
-        int(np.count_nonzero(bits)),
+        _count_kept(tensor),
         distinct,
         record.coding.kind.name.lower().replace("_", " "),
         record.codec,
@@ -141,12 +141,18 @@ def _report(record: Record, tensor: Tensor) -> TensorReport:
     )
 
 
+def _count_kept(tensor: Tensor) -> int:
+    """Count the elements that are not zero in every bit; one may take several words."""
+    bits = to_bits(tensor).reshape(-1)
+    return int(bits.reshape(tensor.numel(), -1).any(1).sum()) if tensor.numel() else 0
+
+
 def _csr_bytes(tensor: Tensor) -> int:
     bits = to_bits(tensor)
     if tensor.dim() < 2:
         return int(bits.nbytes)
     rows, _ = view_2d(tuple(tensor.shape))
-    return (bits.itemsize + 4) * int(np.count_nonzero(bits)) + 4 * (rows + 1)
+    return (tensor.itemsize + 4) * _count_kept(tensor) + 4 * (rows + 1)
 
 
 def _zstd(plain: bytes) -> dict[str, int]:

@@ -154,7 +154,8 @@ def take_records(cursor: Cursor, layout: Layout | None, offset: int, end: int, m
     count = cursor.varint() if layout is None else len(layout)
     if count > _MOST_TENSORS:
         raise cursor.wrong(f"{count:,} tensors are announced, {_MOST_TENSORS:,} are allowed")
-    records: dict[str, Record] = {}
+    names: set[str] = set()
+    records: list[Record] = []
     stem, budget, working = b"", max_bytes, 0
     for index in range(count):
         if layout is None:
@@ -163,8 +164,9 @@ def take_records(cursor: Cursor, layout: Layout | None, offset: int, end: int, m
         else:
             first = second = cursor.byte()
             name = layout[index][0]
-        if name in records:
+        if name in names:
             raise cursor.wrong(f'there are two tensors "{name}"')
+        names.add(name)
         try:
             kind, codec = Values(second & 7), first >> 4
             if layout is not None and first & 8:
@@ -172,7 +174,7 @@ def take_records(cursor: Cursor, layout: Layout | None, offset: int, end: int, m
             if kind == Values.ALIAS:
                 if codec or (layout is None and (first or second >> 6)):
                     raise cursor.wrong("a tied tensor has a dtype, a codec or a rank of its own")
-                records[name] = _take_alias(cursor, name, list(records.values()))
+                records.append(_take_alias(cursor, name, records))
                 continue
             dtype, shape = _take_type(cursor, first & 15, second >> 6) if layout is None else layout[index][1:]
             record = _take_record(cursor, name, dtype, shape, kind, codec, offset)
@@ -186,10 +188,10 @@ def take_records(cursor: Cursor, layout: Layout | None, offset: int, end: int, m
                 raise cursor.wrong(f"its stream ends at byte {offset:,}, the file at {end:,}")
         except FormatError as error:
             raise FormatError(error.message, offset=error.offset, tensor=name) from error
-        records[name] = record
+        records.append(record)
     if offset != end:
         raise FormatError(f"{end - offset:,} bytes behind the last stream belong to nothing", offset=offset)
-    return tuple(records.values())
+    return tuple(records)
 
 
 def _take_name(cursor: Cursor, before: bytes, ending: int) -> tuple[bytes, str]:

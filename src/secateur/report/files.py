@@ -42,8 +42,13 @@ def file_grid(report: FileReport) -> Grid:
     ]
     if report.architecture is not None:
         notes.append(f"Network: {report.architecture.name}.")
-    notes += [f"{key}: {value}." for key, value in report.metadata.items() if len(value) <= 40]
+    notes += [f"{_plain(key)}: {_plain(value)}." for key, value in report.metadata.items() if len(value) <= 40]
     return Grid(report.path, header, tuple(rows), " ".join(notes))
+
+
+def _plain(word: str) -> str:
+    """Show what a file says without letting it speak to the terminal."""
+    return word if word.isprintable() else repr(word)
 
 
 def sizes_grid(source: Path, sizes: dict[str, int]) -> Grid:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from secateur.experiments.decay import summarize_decay
 from secateur.experiments.figures import figure_path, gathering
@@ -26,6 +26,7 @@ from secateur.experiments.reproduce import (
     summarize,
     summarize_files,
 )
+from secateur.experiments.rundir import read_published
 from secateur.experiments.standings import RIVAL, STAGES, Standing, after_each_stage, standings
 
 
@@ -40,11 +41,13 @@ class Grid:
 
     def as_rich(self) -> Table:
         """Return it for the terminal."""
-        table = Table(title=self.title, title_justify="left", caption=self.note or None, caption_justify="left")
+        # As text: names of files and tensors may hold what rich would take for markup.
+        note = Text(self.note) if self.note else None
+        table = Table(title=Text(self.title), title_justify="left", caption=note, caption_justify="left")
         for index, heading in enumerate(self.header):
             table.add_column(heading, justify="left" if index == 0 else "right")
         for row in self.rows:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         return table
 
     def as_markdown(self) -> str:
@@ -207,7 +210,7 @@ def search_table(results: Path, networks: tuple[str, ...]) -> Grid:
     for network in networks:
         path = results / network / "paper" / "search.json"
         if path.exists():
-            search = json.loads(path.read_text())
+            search = read_published(path)
             chosen = search["chosen_epochs"]
             notes.append(f"{network}: {chosen} epochs.")
             for record in search["history"]:
@@ -233,7 +236,7 @@ def gathering_table(results: Path) -> Grid:
     path = figure_path(results, "figure3")
     if not path.exists():
         return Grid(title, header, ())
-    content = json.loads(path.read_text())
+    content = read_published(path)
     rows = []
     for words, key in (
         ("within 10 % of the threshold", "near"),
@@ -333,7 +336,7 @@ def _verdict(theirs: Standing, ours: Standing) -> str:
 def coder_table(results: Path) -> Grid:
     """Compare the codec `context` with NNCodec, as `benchmarks/context_nncodec.py` last measured it."""
     path = results / "benchmarks" / "context_nncodec.json"
-    measured = json.loads(path.read_text()) if path.exists() else {"sums": [], "speed": []}
+    measured = read_published(path) if path.exists() else {"sums": [], "speed": []}
     totals: dict[str, list[int]] = {}
     for entry in measured["sums"]:
         seeds, theirs, ours = totals.get(name := f"{_run(entry['network'])[0]}, {entry['method']}", (0, 0, 0))
