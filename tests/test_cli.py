@@ -70,7 +70,7 @@ def _in_an_empty_directory(tmp_path, monkeypatch):
         ("prune lenet-5 --init-quantile -0.1", "init_quantile must lie in [0, 1), got -0.1"),
         ("prune lenet-5 --alpha 0", "alpha must be positive and finite, got 0.0"),
         ("prune lenet-5 --preset quick --alpha 0", "alpha must be positive and finite, got 0.0"),
-        ("prune lenet-5 --epochs -1", "epochs must be ≥ 0, got -1"),
+        ("prune lenet-5 --epochs -1", "epochs must be a whole number ≥ 0, got -1"),
         ("prune lenet-5 --threads 0", "threads must be ≥ 1, got 0"),
         ("prune lenet-5 --seed -1", "seed must be ≥ 0, got -1"),
         ("summary lenet-6", 'there is no network "lenet-6": did you mean "lenet-5"?'),

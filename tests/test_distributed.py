@@ -1,5 +1,8 @@
 """Two ranks, under DDP and FSDP2, learn what one process learns on the same batches."""
 
+import os
+import subprocess
+import sys
 import time
 from datetime import timedelta
 from itertools import product
@@ -13,7 +16,7 @@ from torch import distributed, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
-from secateur import build_sibling, learned_thresholds, parameter_groups, penalty, prune, theta
+from secateur import build_sibling, learned_thresholds, load, parameter_groups, penalty, prune, theta
 
 STEPS, SECONDS = 8, 120
 
@@ -140,3 +143,14 @@ def test_the_runs_that_go_down_touch_zero_and_come_back(run):
     sibling = start()
     paths = [[f.threshold.item() for f in learned_thresholds(sibling).values()] for _ in fit(sibling, run)]
     assert any(min(path) < 0 < path[-1] for path in zip(*paths, strict=True))
+
+
+def test_two_ranks_compress_to_one_file(tmp_path):
+    words = ["compress", "lenet-300-100", "--data", "digits", "--epochs", "1", "--quantize-epochs", "1"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "secateur.cli", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command += ["--runs", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    (packed,) = tmp_path.rglob("model.cut")
+    assert load(packed).input_shape == (1, 28, 28)

@@ -398,6 +398,15 @@ def test_a_name_that_no_file_system_takes_is_cut_and_still_a_name_of_its_own():
     assert one.name.endswith("-seed=0")
 
 
+def test_a_damaged_result_is_named(tmp_path):
+    path = tmp_path / "lenet-300-100" / "paper" / "prune-seed00.json"
+    path.parent.mkdir(parents=True)
+    for content in ("{", "{}", "[1]"):
+        path.write_text(content)
+        with pytest.raises(RunError, match=r"prune-seed00\.json is damaged"):
+            summarize(tmp_path, "paper", "lenet-300-100")
+
+
 def test_presets_that_differ_in_their_thresholds_share_the_dense_reference():
     best, accurate = (jobs(name, "lenet-300-100", [3]) for name in ("best", "accurate"))
     assert best[0] != accurate[0]

@@ -255,7 +255,7 @@ def write_dense(directory: RunDirectory, job: Job, error: float) -> None:
 def test_without_a_dense_run_the_command_that_makes_it_is_named(finished, page):
     said = words(page)
     assert "no dense network beside this run" in said
-    assert "--epochs 4 --lr 0.003 --rho 0.3 --dense" in said
+    assert "--epochs 4 --lr 0.003 --dense" in said
 
 
 def test_a_speed_that_was_measured_is_shown_for_the_network_and_its_layers(copied):

@@ -22,7 +22,6 @@ from secateur.run.simplify import simplify
 from secateur.run.tracing import note_shapes, trace
 from secateur.run.units import runs, units
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
 

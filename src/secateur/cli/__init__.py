@@ -44,33 +44,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if not words or words[0] in ("-h", "--help"):
-        _print_commands()
-        return 0 if words else 2
-    if words[0] == "--version":
-        from secateur.experiments.job import versions
-
-        print(f"secateur {versions()['secateur']}")
-        return 0
     try:
+        if not words or words[0] in ("-h", "--help"):
+            _print_commands()
+            _flush()
+            return 0 if words else 2
+        if words[0] == "--version":
+            from secateur.experiments.job import versions
+
+            print(f"secateur {versions()['secateur']}")
+            _flush()
+            return 0
         with usage():
             require_one_of("command", words[0], COMMANDS)
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
             code = _chosen(COMMANDS[words[0]], words[1:])()
-            sys.stdout.flush()  # what cannot be written is to be known here
+            _flush()
             return code
     except UsageError as error:
         return complain(str(error), 2)
     except KeyboardInterrupt:
         return complain(COMMANDS.get(words[0], Command).interrupted, 130)
     except BrokenPipeError:  # whoever reads has seen enough, as in `secateur inspect FILE | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python says so once more when it ends
+        _forget_output()
         return 1
     except Exception as error:  # the outermost frame: one line for the user, the trace on request
         if debug:
             traceback.print_exc()
+        try:
+            _flush()
+        except OSError:
+            _forget_output()
         return complain(sentence(error), 1)
+
+
+def _flush() -> None:
+    """Write all output: what cannot be written is to be known before the end."""
+    if sys.stdout is not None:  # which it is where whoever started us has closed it
+        sys.stdout.flush()
+
+
+def _forget_output() -> None:
+    """Send output nowhere, or Python says once more that it cannot be written when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _chosen(kind: type[Command], words: list[str]) -> Command:

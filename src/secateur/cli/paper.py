@@ -51,6 +51,7 @@ class Reproduce(Command):
     def __call__(self) -> int:
         from secateur.experiments.figures import FIGURES
         from secateur.experiments.presets import preset
+        from secateur.experiments.reproduce import PAPER
 
         with usage():
             require_one_of("table or figure", self.what, (*_TABLES, *FIGURES))
@@ -58,6 +59,7 @@ class Reproduce(Command):
             require_at_least(1, workers=self.workers)
             for network in self.networks:
                 require_known(network, "mnist")
+                require_one_of("network with published rows", network, PAPER)
                 preset(self.preset, network)
             wanted = _wanted(self)
         if self.what in FIGURES:
@@ -141,7 +143,7 @@ def _grids(chosen: Reproduce) -> list[Grid]:
 
 def _draw(chosen: Reproduce) -> int:
     from secateur.experiments.figures import figure_path, gathering, hard_views, run_gathering, smooth_views
-    from secateur.experiments.rundir import publish
+    from secateur.experiments.rundir import publish, read_published
     from secateur.report.figures import draw
 
     path = figure_path(chosen.results, chosen.what)
@@ -153,7 +155,7 @@ def _draw(chosen: Reproduce) -> int:
                 raise ValueError(f"there is no {path} yet: --seeds 5 trains what it needs, about five minutes a seed")
     else:
         publish(path, smooth_views() if chosen.what == "figure1" else hard_views())
-    content = json.loads(path.read_text())
+    content = read_published(path)
     written = [path, *draw(chosen.what, content, chosen.pictures)]
     answer = gathering(content) if chosen.what == "figure3" else None
     if chosen.json:

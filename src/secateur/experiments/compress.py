@@ -23,7 +23,7 @@ from secateur.experiments.job import Job, load_images, load_model, run, short, v
 from secateur.experiments.rundir import RunDirectory, RunError
 from secateur.measure import count, error_rate
 from secateur.quantize import QuantizeConfig, coded_bits, freeze, quantize
-from secateur.train.loop import Observer, Record, fit
+from secateur.train.loop import Observer, Record, fit, is_main_process, wait_for_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +85,9 @@ def compress(
         if directory.read(directory.file_record)["compression"] != asdict(compression):
             raise RunError(f"{directory.path} holds a file with other settings, of an older version: move it away")
         return pruned, directory
-    directory.test.unlink(missing_ok=True)  # it would speak of another file
-    directory.sweep()
+    if is_main_process():
+        directory.test.unlink(missing_ok=True)  # it would speak of another file
+        directory.sweep()
     model, scaling = load_model(pruned.model)
     # As in the run itself: convolutions train faster with the channels of a pixel side by side.
     model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in torch's stubs
@@ -129,6 +130,9 @@ def compress(
         "validation error %": f"{error_rate(model, inputs, labels):.2f}",
         "secateur": versions()["secateur"],
     }
+    if not is_main_process():
+        wait_for_all()
+        return pruned, directory
     size = save(model, directory.packed, codec=compression.codec, metadata=header, sort_units=compression.sort_units)
     errors["decoded"] = error_rate(load(directory.packed), inputs, labels)
     totals = count(model)
@@ -147,6 +151,7 @@ def compress(
             "versions": versions(),
         },
     )
+    wait_for_all()
     return pruned, directory
 
 

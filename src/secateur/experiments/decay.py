@@ -6,7 +6,6 @@ What counts is bytes at equal error; judged on validation images.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from secateur.experiments.compress import Compression, compress
 from secateur.experiments.job import Job, versions
 from secateur.experiments.presets import preset
 from secateur.experiments.reproduce import FileStats
-from secateur.experiments.rundir import publish
+from secateur.experiments.rundir import publish, read_published
 
 _DECAYS = (0.0, 1e-4)
 _LEVELS = (2, 4, 8, 32)
@@ -62,7 +61,7 @@ def summarize_decay(results: Path, network: str) -> list[DecayRow]:
     files = [
         file
         for path in sorted((results / network / "decay").glob("seed*.json"))
-        for file in json.loads(path.read_text())["files"]
+        for file in read_published(path)["files"]
     ]
     rows = []
     for decay, levels in dict.fromkeys((file["lambda_wd"], file["levels"]) for file in files):

@@ -6,7 +6,6 @@ within 10 % of the threshold answers, with and without decay, over seeds.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +18,7 @@ from torch import Tensor
 from secateur.experiments.job import Job, load_sibling, read_job, run, versions
 from secateur.experiments.presets import preset
 from secateur.experiments.reproduce import mean_std
-from secateur.experiments.rundir import RunDirectory, publish
+from secateur.experiments.rundir import RunDirectory, publish, read_published
 from secateur.parametrization import readings
 from secateur.theta import hard_theta, theta, theta_derivatives
 from secateur.threshold import LearnedThreshold, learned_thresholds
@@ -98,7 +97,7 @@ def run_gathering(seeds: Iterable[int], *, results: Path, runs: Path, data_root:
     """
     path = figure_path(results, "figure3")
     for seed in seeds:
-        content = json.loads(path.read_text()) if path.exists() else _empty()
+        content = read_published(path) if path.exists() else _empty()
         if any(entry["seed"] == seed for entry in content["networks"]):
             continue
         torch.set_num_threads(1)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ from secateur.prune import keep_zeros, prune
 from secateur.sibling import SiblingConfig, build_sibling
 from secateur.threshold import learned_thresholds
 from secateur.train import checkpoint
-from secateur.train.loop import Observer, Record, TrainConfig, fit, is_main_process
+from secateur.train.loop import Observer, Record, TrainConfig, fit, is_main_process, wait_for_all
 
 _LONGEST_NAME = 200  # bytes; file systems take 255, and the seed and names of files come after
 _COPIES = 6  # distorted copies of each training image that augmentation draws from
@@ -61,6 +61,17 @@ class Job:
         """Read a job back."""
         plain = dict(content)
         return cls(**plain | {"sibling": SiblingConfig(**plain["sibling"]), "train": TrainConfig(**plain["train"])})
+
+
+def dense_job(job: Job) -> Job:
+    """Return the dense reference of a job: the same optimizer, schedule, decay and number of epochs in all.
+
+    What only thresholds obey has its default, so that jobs which differ in nothing else share their reference.
+    """
+    usual = {name: getattr(TrainConfig(), name) for name in ("fine_tune_lr", "rho", "lambda_t", "cutoff")}
+    epochs = job.train.epochs + job.train.fine_tune_epochs
+    train = replace(job.train, epochs=epochs, fine_tune_epochs=0, **usual)
+    return replace(job, method="dense", sibling=SiblingConfig(), train=train)
 
 
 def short(value: object) -> str:
@@ -153,6 +164,7 @@ def run(
     if is_main_process():
         _save_model(directory.model, model, job, images.scaling)
         directory.write(directory.result, {"job": asdict(job), **facts, "versions": versions()})
+    wait_for_all()
     return directory
 
 
@@ -253,7 +265,8 @@ def begin(
     job: Job, directory: RunDirectory, data_root: Path | None
 ) -> tuple[nn.Module, TrainingImages, tuple[Tensor, Tensor]]:
     """Make the directory of a run ready; return its network, the images to train on, and those to choose by."""
-    directory.sweep()
+    if is_main_process():
+        directory.sweep()
     # Convolutions train 1.6 times as fast with the channels of a pixel side by side (LeNet-5, batch 128, one thread).
     model = models.build(job.network, seed=job.seed).to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # not in torch's stubs
     images, validation, scaling = load_images(job, model, data_root)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import signal
 import statistics
@@ -18,12 +17,11 @@ import torch
 from secateur import models
 from secateur.experiments import rival
 from secateur.experiments.compress import compress, evaluate_file
-from secateur.experiments.job import Job, evaluate, run, validation_by_cutoff
+from secateur.experiments.job import Job, dense_job, evaluate, run, validation_by_cutoff
 from secateur.experiments.presets import compression_preset, preset
-from secateur.experiments.rundir import publish
+from secateur.experiments.rundir import publish, read_published
 from secateur.measure import count
-from secateur.sibling import SiblingConfig
-from secateur.train.loop import TrainConfig, read_log
+from secateur.train.loop import read_log
 
 Result = dict[str, Any]
 
@@ -64,13 +62,7 @@ def result_path(results: Path, preset_name: str, job: Job) -> Path:
 def jobs(preset_name: str, network: str, seeds: Iterable[int]) -> list[Job]:
     """Return the pruned run of every seed, then the dense reference of every seed."""
     first, listed = preset(preset_name, network), list(seeds)
-    epochs = first.train.epochs + first.train.fine_tune_epochs
-    # The reference has the same optimizer, schedule, decay and number of epochs in all, and no thresholds. What only
-    # these obey has its default, so that presets which differ in nothing else share their references.
-    usual = {name: getattr(TrainConfig(), name) for name in ("fine_tune_lr", "rho", "lambda_t", "cutoff")}
-    train = replace(first.train, epochs=epochs, fine_tune_epochs=0, **usual)
-    dense = replace(first, method="dense", sibling=SiblingConfig(), train=train)
-    return [replace(job, seed=seed) for job in (first, dense) for seed in listed]
+    return [replace(job, seed=seed) for job in (first, dense_job(first)) for seed in listed]
 
 
 def file_path(results: Path, preset_name: str, job: Job) -> Path:
@@ -189,7 +181,7 @@ class FileRow:
 def summarize_files(results: Path, preset_name: str, network: str) -> FileRow | None:
     """Sum up the files of a preset, or return None if none is published. Both errors are on test images."""
     paths = sorted((results / network / preset_name).glob("file-seed*.json"))
-    files = [json.loads(path.read_text()) for path in paths]
+    files = [read_published(path) for path in paths]
     if not files:
         return None
     pruned = read_results(results, preset_name, network)["prune"]
@@ -240,7 +232,7 @@ def read_results(results: Path, preset_name: str, network: str) -> dict[str, dic
     found: dict[str, dict[int, Result]] = {"prune": {}, "dense": {}, "han2015": {}}
     for method, by_seed in found.items():
         for path in sorted((results / network / preset_name).glob(f"{method}*-seed*.json")):
-            content = json.loads(path.read_text())
+            content = read_published(path)
             by_seed[content["job"]["seed"]] = content
     return found
 
@@ -341,7 +333,7 @@ def sensitivity_jobs(network: str, seeds: Iterable[int]) -> list[tuple[str, Job]
 
 def sensitivity(results: Path, network: str) -> list[Setting]:
     """Put the sensitivity study together: p by runs of its own, γ by cutting the runs with p = 0.1 elsewhere."""
-    runs = [json.loads(path.read_text()) for path in sorted((results / network / "sensitivity").glob("*.json"))]
+    runs = [read_published(path) for path in sorted((results / network / "sensitivity").glob("*.json"))]
     settings = []
     for p in _QUANTILES:
         chosen = [run for run in runs if run["job"]["sibling"]["init_quantile"] == p]

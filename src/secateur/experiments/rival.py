@@ -6,7 +6,6 @@ The quality parameter is searched on seed 0 and on validation images only, and t
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Generator
 from dataclasses import asdict, dataclass
@@ -27,7 +26,7 @@ from secateur.experiments.job import (
     versions,
     what_is_left,
 )
-from secateur.experiments.rundir import RunDirectory, RunError, publish
+from secateur.experiments.rundir import RunDirectory, RunError, publish, read_published
 from secateur.measure import count, error_rate
 from secateur.methods import DeepCompression, Han2015, Method
 from secateur.methods.han2015 import kinds
@@ -172,7 +171,7 @@ def chosen_method(results: Path, network: str) -> Han2015:
     path = search_path(results, network)
     if not path.exists():
         raise RunError(f"{path} does not exist: secateur reproduce rival --seeds 1 makes the search first")
-    return Han2015(**json.loads(path.read_text())["chosen"])
+    return Han2015(**read_published(path)["chosen"])
 
 
 def run_and_publish(job: Job, path: Path, *, results: Path, runs: Path, data_root: Path | None) -> Path:
@@ -214,7 +213,7 @@ def add_sharing_and_coding(path: Path, *, runs: Path, data_root: Path | None) ->
 
     Pruning is read from the run's checkpoints. The error after coding is that of the network read back from the file.
     """
-    content: Record = json.loads(path.read_text())
+    content: Record = read_published(path)
     if "bytes" in content:
         return content
     torch.set_num_threads(1)

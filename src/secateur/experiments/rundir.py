@@ -120,6 +120,17 @@ def publish(path: Path, content: Any) -> Path:
     return path
 
 
+def read_published(path: Path) -> dict[str, Any]:
+    """Read a published result; one that is damaged is named."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or not content:
+            raise ValueError("there is nothing in it")
+        return content
+    except ValueError as error:
+        raise RunError(f"{path} is damaged ({error}): restore it, or delete it and run again") from error
+
+
 def newest_finished(root: Path) -> RunDirectory:
     """Return the run below `root` that was finished last."""
     results = list(root.glob(f"*/{RunDirectory(root).result.name}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from secateur.experiments import rival
 from secateur.experiments.job import Job
 from secateur.experiments.presets import preset_names
 from secateur.experiments.reproduce import Result, mean_std, read_results
+from secateur.experiments.rundir import read_published
 
 Spread = tuple[float, float]
 
@@ -138,4 +138,4 @@ def _steps(job: Result, images: int) -> int:
 
 
 def _read(path: Path) -> Result | None:
-    return dict(json.loads(path.read_text())) if path.exists() else None
+    return read_published(path) if path.exists() else None

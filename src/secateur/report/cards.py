@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from secateur.report.commands import command, dense_job
+from secateur.experiments.job import dense_job
+from secateur.report.commands import command
 from secateur.report.facts import Run
 from secateur.report.literature import published, reference
 from secateur.report.sheets import times

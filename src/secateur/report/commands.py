@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from secateur.experiments.compress import Compression
@@ -35,12 +35,6 @@ def command(job: Job, *, to_file: bool = False, compression: Compression | None 
     dense = ["--dense"] if job.method == "dense" and not to_file else []
     verb = "compress" if to_file else "prune"
     return shlex.join(["secateur", verb, job.network, *data, *shortest, *seed, *dense])
-
-
-def dense_job(job: Job) -> Job:
-    """Return the dense reference of a job: the same optimizer, schedule, decay and number of epochs in all."""
-    epochs = job.train.epochs + job.train.fine_tune_epochs
-    return replace(job, method="dense", train=replace(job.train, epochs=epochs, fine_tune_epochs=0))
 
 
 def _has_preset(name: str, network: str) -> bool:

@@ -14,9 +14,9 @@ import safetensors
 
 from secateur.encode import FormatError, open_archive
 from secateur.experiments.compress import Compression
-from secateur.experiments.job import Job
+from secateur.experiments.job import Job, dense_job
 from secateur.experiments.rundir import RunDirectory, RunError
-from secateur.report.commands import command, dense_job
+from secateur.report.commands import command
 from secateur.report.facts import Dense, Epoch, Error, Layer, PackedFile, Run, Speed
 from secateur.train.loop import Phase
 
@@ -377,7 +377,10 @@ def _dense(job: Job, directory: RunDirectory) -> Dense | None:
     if job.method == "dense":
         return None
     root = directory.path.resolve().parent
-    same = [dense_job(job), replace(job, method="dense")]
+    reference = dense_job(job)
+    # Or one that somebody has asked for with the flags of the run, which a dense network does not obey.
+    as_long = replace(job.train, epochs=reference.train.epochs, fine_tune_epochs=0)
+    same = [reference, replace(job, method="dense", train=as_long), replace(job, method="dense")]
     found = [errors for errors in (_errors(RunDirectory(root / each.name)) for each in same) if errors]
     if found:
         return Dense(test=found[0][0], validation=found[0][1], seeds=(job.seed,))

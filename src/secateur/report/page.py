@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from secateur.atomic import write_atomically
-from secateur.experiments.job import versions
+from secateur.experiments.job import dense_job, versions
 from secateur.experiments.rundir import RunDirectory
 from secateur.report.cards import Card, cards
-from secateur.report.commands import command, dense_job
+from secateur.report.commands import command
 from secateur.report.facts import Run
 from secateur.report.gather import gather
 from secateur.report.sheets import (

@@ -5,12 +5,12 @@ What a table says about a measurement, turns and clock and target, comes from th
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from secateur.experiments.rundir import read_published
 from secateur.report.tables import Grid
 
 Rows = dict[str, dict[str, Any]]  # by name, as `benchmarks/sparse_rivals.py` writes them
@@ -69,7 +69,7 @@ def step_table(results: Path) -> Grid:
 
 def _benchmark(results: Path, name: str) -> dict[str, Any]:
     path = results / "benchmarks" / f"{name}.json"
-    measured: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rows": {}}
+    measured: dict[str, Any] = read_published(path) if path.exists() else {"rows": {}}
     return measured
 
 

@@ -269,6 +269,12 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def wait_for_all() -> None:
+    """Wait until every process that torchrun started is here: what the first has written is there for the others."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
+
+
 def _keep_freed_memory() -> None:
     """Tell glibc to reuse large buffers instead of giving them back to the system after every step.
 
