@@ -16,6 +16,7 @@ from secateur.report.tables import (
     file_table,
     gathering_table,
     headline_table,
+    large_file_table,
     rival_table,
     search_table,
     sensitivity_table,
@@ -41,6 +42,7 @@ def results_page(results: Path) -> str:
         search_table(results, _NETWORKS),
         *(sensitivity_table(results, network) for network in _NETWORKS),
         coder_table(results),
+        large_file_table(results),
         step_table(results),
     ]
     tables = [f"## {grid.title}\n\n{grid.as_markdown()}" for grid in grids if grid.rows]

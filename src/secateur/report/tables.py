@@ -356,6 +356,27 @@ def coder_table(results: Path) -> Grid:
     )
 
 
+def large_file_table(results: Path) -> Grid:
+    """Say how long AlexNet's weights take to be coded and read, as `benchmarks/rans_alexnet.py` last measured it."""
+    path = results / "benchmarks" / "rans_alexnet.json"
+    title, header = "A large file: AlexNet's weights", ("form", "bytes", "smaller by", "encode, s", "decode, s")
+    if not path.exists():
+        return Grid(title, header, ())
+    measured = read_published(path)
+    dense, limits, memory = measured["fp32_bytes"], measured["limits"], measured["memory"]
+    rows = tuple(
+        (name, f"{row['bytes']:,}", f"{dense / row['bytes']:.1f}×", f"{row['encode_s']:.2f}", f"{row['decode_s']:.2f}")
+        for name, row in measured["rows"].items()
+    )
+    peak = max(memory[way]["peak_over_fp32"] for way in ("encode", "decode"))
+    note = (
+        f"61 million weights with the zeros of the paper's table 2, 32 levels, {measured['threads']} threads. Wanted "
+        f"are {limits['encode']:g} s to encode and {limits['decode']:g} s to decode; at the peak a process holds "
+        f"{peak:.2f} times the dense weights (wanted: {limits['peak']:g})."
+    )
+    return Grid(title, header, rows, note)
+
+
 def _run(name: str) -> tuple[str, str]:
     """Shorten a run's name to network with preset, and seed."""
     network, _, settings = name.partition("-mnist")
