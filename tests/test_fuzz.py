@@ -29,9 +29,9 @@ def test_the_fuzzer_notices_memory_of_native_code():
     # In a process of its own: this one may hold freed memory, which can be taken again unnoticed.
     program = """
 import fuzz
-content = fuzz.vector_by_context(1 << 20)
+content = fuzz.vector_by_context(1 << 19)
 try:
-    with fuzz.memory(24 << 20):
+    with fuzz.memory(12 << 20):
         fuzz.check(content, limit=1 << 30)
 except MemoryError:
     print("noticed", fuzz.check(content, limit=1 << 30))
@@ -43,11 +43,11 @@ except MemoryError:
 
 
 def test_a_vector_by_context_is_refused_where_its_columns_take_more_memory_than_is_allowed():
-    content = fuzz.vector_by_context(1 << 20)
+    content = fuzz.vector_by_context(1 << 19)
     assert len(content) < 100
-    with fuzz.memory(24 << 20):
-        assert not fuzz.check(content, limit=76 * (1 << 20) - 1)
-    assert fuzz.check(content, limit=76 << 20)
+    with fuzz.memory(12 << 20):
+        assert not fuzz.check(content, limit=84 * (1 << 19) - 1)
+    assert fuzz.check(content, limit=84 << 19)
 
 
 def test_every_kind_of_damage_gets_past_the_checksums():
