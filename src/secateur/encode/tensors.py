@@ -32,7 +32,7 @@ from secateur.encode.varint import Cursor, put_varint
 
 # A byte plane whose entropy is above this share of its bits is stored as it is: no codec would gain anything.
 _INCOMPRESSIBLE = 0.99
-_MUCH_MEMORY = 72 << 20  # what "context" takes for a vector of 2²⁰ elements
+_MUCH_MEMORY = 80 << 20  # what "context" takes for a vector of 2²⁰ elements
 
 
 @dataclass(frozen=True)
