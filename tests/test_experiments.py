@@ -335,7 +335,7 @@ def test_table_1_sets_our_figures_beside_the_published_ones(results):
     assert [row[:2] for row in grid.rows] == [
         ("lenet-300-100, Han et al. 2015", "–"),
         ("lenet-300-100, the paper", "–"),
-        ("lenet-300-100, secateur paper", "3"),
+        ("lenet-300-100, secateur paper", "3, dense 4"),
     ]
     assert [row[4:7] for row in grid.rows[:2]] == [("−0.1", "21K", "12×"), ("+0.1", "14K", "19×")]
     assert grid.rows[2][2:] == (

@@ -260,6 +260,7 @@ class Row:
     seconds: tuple[float, float]
     dense_seconds: tuple[float, float]
     training_images: int
+    dense_seeds: int = 0
 
 
 def summarize(results: Path, preset_name: str, network: str) -> Row | None:
@@ -292,6 +293,7 @@ def summarize(results: Path, preset_name: str, network: str) -> Row | None:
         if references
         else (math.nan, math.nan),
         training_images=runs[0]["training_images"],
+        dense_seeds=len(references),
     )
 
 

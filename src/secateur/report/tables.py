@@ -116,7 +116,7 @@ def table1(results: Path, presets: tuple[str, ...], networks: tuple[str, ...]) -
 def _ours(row: Row) -> tuple[str, ...]:
     return (
         f"{row.network}, secateur {row.preset}",
-        str(row.seeds),
+        str(row.seeds) if row.dense_seeds in (0, row.seeds) else f"{row.seeds}, dense {row.dense_seeds}",
         _spread(row.dense_error, 2),
         _spread(row.error, 2),
         _signed(row.difference),
