@@ -73,6 +73,10 @@ def _in_an_empty_directory(tmp_path, monkeypatch):
         ("prune lenet-5 --epochs -1", "epochs must be a whole number ≥ 0, got -1"),
         ("prune lenet-5 --threads 0", "threads must be ≥ 1, got 0"),
         ("prune lenet-5 --seed -1", "seed must be ≥ 0, got -1"),
+        (
+            "reproduce table1 --networks alexnet",
+            'there is no network with published rows "alexnet": did you mean "lenet-5"?',
+        ),
         ("summary lenet-6", 'there is no network "lenet-6": did you mean "lenet-5"?'),
         ("reproduce table3", 'there is no table or figure "table3": did you mean "table2"?'),
         ("reproduce table1 --networks lenet5", 'there is no network "lenet5": did you mean "lenet-5"?'),
@@ -415,3 +419,18 @@ def test_two_processes_train_one_run_and_one_of_them_speaks(tmp_path):
     (directory,) = tmp_path.iterdir()
     assert [path.name for path in directory.iterdir() if "partial" in path.name] == []
     assert len((directory / "train.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_output_that_cannot_be_written_is_one_sentence():
+    words = [sys.executable, "-m", "secateur.cli", "--version"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("secateur: ")
+
+
+def test_output_that_was_closed_is_no_failure():
+    words = f'"{sys.executable}" -m secateur.cli --version >&-'
+    done = subprocess.run(["bash", "-c", words], stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -335,6 +335,13 @@ def test_a_network_that_cannot_be_traced_is_timed_by_its_layers():
     assert [layer.name for group in speed.groups for layer in group.layers] == ["first", "second"]
 
 
+def test_layers_that_torch_computes_together_have_a_time():
+    model = sparse_(nn.TransformerEncoderLayer(64, 2, 128, batch_first=True), 0.1)
+    (speed,) = bench.bench(model, (16, 64), repeats=6, engines=()).speeds
+    assert [layer.name for group in speed.groups for layer in group.layers] == ["linear1", "linear2"]
+    assert all(layer.dense_ms > 0 for group in speed.groups for layer in group.layers)
+
+
 def test_a_network_and_torch_are_left_as_they_were():
     model = nn.Sequential(nn.Linear(6, 5), nn.Dropout(), nn.Linear(5, 4)).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -245,17 +245,28 @@ class Answers(nn.Module):
         return {"y": y, "is": [x > 0, x.shape[-1]], "masked": masked, "none": (masked * 0, None)}
 
 
-class ByName(nn.Module):
-    """Arguments that can only be given by name, and parts that are not called as a whole."""
+class LayerByLayer(nn.Module):
+    """A part that is not called as a whole."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 
-    def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         for layer in self.body if x.sum() > -1e9 else ():
             x = layer(x)
-        return x if mask is None else x * mask
+        return x
+
+
+class ByName(nn.Module):
+    """An argument that can only be given by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+
+    def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        return self.first(x) if mask is None else self.first(x) * mask
 
 
 class Query(nn.Module):
@@ -441,6 +452,7 @@ ZOO: dict[str, tuple] = {
         ((3, 5, 8), (3, 5, 8)),
     ),
     "answers": (Answers, ((5, 6),)),
+    "layer by layer": (LayerByLayer, ((5, 6),)),
     "by name": (ByName, ((5, 6),)),
     "query": (Query, ((1, 6),)),
     "single line with a norm": (
@@ -451,7 +463,7 @@ ZOO: dict[str, tuple] = {
     "a batch of none": (lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)), ((0, 6),)),
     "a vector": (lambda: nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)), ((6,),)),
     "encoder layer": (lambda: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), ((3, 5, 8),)),
-    "encoder layer by its names": (lambda: nn.TransformerEncoderLayer(8, 2, 16, activation="gelu"), ((3, 5, 8),)),
+    "encoder layer, sequence first": (lambda: nn.TransformerEncoderLayer(8, 2, 16, activation="gelu"), ((3, 5, 8),)),
     "decoder layer": (lambda: nn.TransformerDecoderLayer(8, 2, 16), ((3, 5, 8), (3, 5, 8))),
     "encoder in a row": (
         lambda: nn.Sequential(
@@ -545,7 +557,7 @@ def test_what_is_padded_later_is_computed_as_before(sparse_wins):
         assert_same(compiled(x, src_key_padding_mask=padding), model(x, src_key_padding_mask=padding))
 
 
-def test_an_answer_of_nan_or_of_no_numbers_is_compared(sparse_wins, monkeypatch):
+def test_an_answer_of_nan_or_of_no_numbers_is_compared():
     for answer in (torch.tensor([1.0, torch.nan]), torch.tensor([True]), torch.tensor([3]), 2.0, "word", None, [1.0]):
         assert planner._agrees(lambda answer=answer: answer, answer)
     for one, two in (
@@ -700,6 +712,26 @@ def test_hooks_are_called_as_before(sparse_wins):
         network(x)
         assert seen == ["Sequential", "Linear"]
     assert chains(compiled)
+
+
+def test_the_hook_of_a_part_whose_answer_nobody_uses_is_called(sparse_wins):
+    class Watched(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.aside = nn.Linear(6, 8), nn.Linear(6, 2)
+
+        def forward(self, x):
+            self.aside(x)
+            return self.first(x)
+
+    model, seen = sparsened(Watched()), []
+    model.aside.register_forward_hook(lambda *_: seen.append("aside"))
+    compiled = compile_sparse(model, torch.randn(5, 6))
+    assert chains(compiled)
+    seen.clear()
+    with torch.no_grad():
+        compiled(torch.randn(5, 6))
+    assert seen == ["aside"]
 
 
 def test_a_hook_on_the_network_itself_is_called_as_before(sparse_wins):

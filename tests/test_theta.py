@@ -88,6 +88,19 @@ def test_the_inverse_undoes_theta_outside_the_deep_dead_zone(weight, threshold, 
     assert_close(theta_inverse(theta(weight, threshold, alpha), threshold, alpha), weight, rtol=1e-6, atol=1e-9)
 
 
+def test_the_inverse_of_more_than_is_taken_at_once_is_that_of_each_row():
+    mapped, threshold = torch.randn(3, 50_000), torch.tensor([[0.1], [0.5], [0.0]])
+    rows = [theta_inverse(row, t, 20.0) for row, t in zip(mapped, threshold, strict=True)]
+    assert_close(theta_inverse(mapped, threshold, 20.0), torch.stack(rows), rtol=0, atol=0)
+
+
+def test_theta_works_in_inference_mode():
+    weight, threshold = torch.randn(9), torch.tensor(0.1)
+    wanted = theta(weight, threshold, 10.0)
+    with torch.inference_mode():
+        assert_close(theta(weight.clone(), threshold, 10.0), wanted)
+
+
 @pytest.mark.parametrize("b", [1e-3, 1.0, 100.0, 1e4])
 def test_the_inverse_holds_for_tiny_values_far_inside_the_dead_zone(b):
     threshold, alpha = torch.tensor(0.5, dtype=torch.float64), b / 0.5

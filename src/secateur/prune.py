@@ -73,10 +73,8 @@ def require_cutoff(cutoff: float) -> None:
 def _refuse_others(sibling: nn.Module) -> None:
     """Refuse a network that is quantised, and one without thresholds or masks."""
     for reading in readings(sibling, nn.Module):
-        for part in reading.chain:
-            ours = type(part).__module__.partition(".")[0] == __name__.partition(".")[0]
-            if ours and not isinstance(part, LearnedThreshold | FixedMask):
-                raise ValueError(f'"{reading.full_name}" is quantised: freeze(model) makes the network plain')
+        if any(getattr(part, "is_quantizer", False) for part in reading.chain):  # of a step that comes after this one
+            raise ValueError(f'"{reading.full_name}" is quantised: freeze(model) makes the network plain')
     if not any(True for kind in (LearnedThreshold, FixedMask) for _ in readings(sibling, kind)):
         raise ValueError(
             f"{type(sibling).__name__} is not a sibling: it has no thresholds; call build_sibling(model) and train it"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _LARGEST_EXPONENT = 40.0
 _INVERTED_AT_ONCE = 1 << 16
-_NEWTON_STEPS, _CLOSE = 60, 1e-15  # at most, until steps are smaller than so much of x; ten are enough for nearly all
+_NEWTON_STEPS, _CLOSE = 60, 1e-15  # at most, until steps are smaller than so much of x: usually four
 
 
 def theta(weight: Tensor, threshold: Tensor, alpha: float) -> Tensor:
@@ -110,8 +110,8 @@ def theta_inverse(mapped: Tensor, threshold: Tensor, alpha: float) -> Tensor:
     """
     pair = torch.broadcast_tensors(mapped, threshold)
     parts = zip(*(each.reshape(-1).split(_INVERTED_AT_ONCE) for each in pair), strict=True)
-    found = [_inverse(y.abs().double(), t.double().clamp(min=0), alpha).copysign(y) for y, t in parts]
-    return torch.cat(found).reshape(pair[0].shape).to(mapped.dtype)
+    found = [_inverse(y.abs().double(), t.double().clamp(min=0), alpha).copysign(y).to(y.dtype) for y, t in parts]
+    return torch.cat(found).reshape(pair[0].shape)
 
 
 def _inverse(target: Tensor, t: Tensor, alpha: float) -> Tensor:

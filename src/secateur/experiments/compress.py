@@ -130,27 +130,25 @@ def compress(
         "validation error %": f"{error_rate(model, inputs, labels):.2f}",
         "secateur": versions()["secateur"],
     }
-    if not is_main_process():
-        wait_for_all()
-        return pruned, directory
-    size = save(model, directory.packed, codec=compression.codec, metadata=header, sort_units=compression.sort_units)
-    errors["decoded"] = error_rate(load(directory.packed), inputs, labels)
-    totals = count(model)
-    directory.write(
-        directory.file_record,
-        {
-            "job": asdict(job),
-            "compression": asdict(compression),
-            "bytes": size,
-            "fp32_bytes": 4 * totals.whole.weights,
-            "kept": totals.prunable.kept,
-            "prunable": totals.prunable.weights,
-            "validation": errors,
-            "seconds": {"quantize": seconds},
-            "threads": torch.get_num_threads(),
-            "versions": versions(),
-        },
-    )
+    if is_main_process():
+        sort_units, totals = compression.sort_units, count(model)
+        size = save(model, directory.packed, codec=compression.codec, metadata=header, sort_units=sort_units)
+        errors["decoded"] = error_rate(load(directory.packed), inputs, labels)
+        directory.write(
+            directory.file_record,
+            {
+                "job": asdict(job),
+                "compression": asdict(compression),
+                "bytes": size,
+                "fp32_bytes": 4 * totals.whole.weights,
+                "kept": totals.prunable.kept,
+                "prunable": totals.prunable.weights,
+                "validation": errors,
+                "seconds": {"quantize": seconds},
+                "threads": torch.get_num_threads(),
+                "versions": versions(),
+            },
+        )
     wait_for_all()
     return pruned, directory
 

@@ -250,6 +250,7 @@ class Row:
     network: str
     preset: str
     seeds: int
+    dense_seeds: int
     dense_error: tuple[float, float]
     error: tuple[float, float]
     raw_error: tuple[float, float]
@@ -260,7 +261,6 @@ class Row:
     seconds: tuple[float, float]
     dense_seconds: tuple[float, float]
     training_images: int
-    dense_seeds: int = 0
 
 
 def summarize(results: Path, preset_name: str, network: str) -> Row | None:
@@ -278,6 +278,7 @@ def summarize(results: Path, preset_name: str, network: str) -> Row | None:
         network=network,
         preset=preset_name,
         seeds=len(runs),
+        dense_seeds=len(references),
         dense_error=mean_std(map(_error, references)) if references else (math.nan, math.nan),
         error=mean_std(map(_error, runs)),
         raw_error=mean_std(result["test"]["error"]["raw"] for result in runs),
@@ -293,7 +294,6 @@ def summarize(results: Path, preset_name: str, network: str) -> Row | None:
         if references
         else (math.nan, math.nan),
         training_images=runs[0]["training_images"],
-        dense_seeds=len(references),
     )
 
 

@@ -22,6 +22,8 @@ _ENOUGH_VALUES = 100_000  # to choose a first step by
 class Quantizer(nn.Module, ABC):
     """Parametrization: a layer reads one of few values in place of each weight."""
 
+    is_quantizer = True  # which `prune` asks for: it may not know this module
+
     @abstractmethod
     def forward(self, weight: Tensor) -> Tensor:
         """Return the quantised weight, with a gradient to the weight or to what it is quantised by."""
