@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
-from secateur import build_sibling, learned_thresholds, parameter_groups, penalty, theta
+from secateur import SiblingConfig, build_sibling, learned_thresholds, parameter_groups, penalty, theta
 from secateur.theta import theta_derivatives
 
 
@@ -38,6 +38,20 @@ def test_the_penalty_sends_nothing_to_the_weights_and_the_right_thing_to_the_thr
         assert chain.original.grad is None
         slope = (chain.original.sign() * theta_derivatives(chain.original, function.threshold, 100.0)[1]).sum()
         assert function.threshold.grad.item() == pytest.approx(0.3 * slope.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("lambda_t", [0.0, 1e-2, 3.0])
+def test_a_part_of_the_penalty_has_its_part_of_the_gradient(lambda_t):
+    def gradients(share, factor):
+        sibling = build_sibling(mlp(), SiblingConfig(granularity="row"))
+        sibling(torch.ones(3, 12))
+        (penalty(sibling, factor) * share).backward()
+        return torch.cat([function.threshold.grad.flatten() for function in learned_thresholds(sibling).values()])
+
+    torch.manual_seed(0)
+    whole = gradients(1.0, 1.0)
+    torch.manual_seed(0)
+    assert_close(gradients(0.25, lambda_t), whole * 0.25 * lambda_t)
 
 
 def test_loss_and_penalty_share_one_backward():
@@ -213,8 +227,9 @@ def test_impossible_rates_are_refused(name, value):
         parameter_groups(build_sibling(mlp()), **{"lr": 0.1, name: value})
 
 
-def test_a_negative_lambda_t_and_a_model_without_thresholds_are_refused():
-    with pytest.raises(ValueError, match="lambda_t must be"):
-        penalty(build_sibling(mlp()), -1e-3)
+def test_an_impossible_lambda_t_and_a_model_without_thresholds_are_refused():
+    for value in (-1e-3, math.nan, math.inf):
+        with pytest.raises(ValueError, match="lambda_t must be"):
+            penalty(build_sibling(mlp()), value)
     with pytest.raises(ValueError, match="no thresholds to penalise"):
         penalty(Tied())

@@ -74,7 +74,7 @@ def thetas_with_norm(
 
     Negative thresholds are projected. Two nodes fewer take 0.16 ms off a training step of LeNet-300-100.
     """
-    *mapped, norm = _NativeTheta.apply(alphas, shapes, True, True, *weights, *thresholds)  # type: ignore[no-untyped-call]
+    *mapped, norm = _apply_directly(alphas, shapes, True, True, *weights, *thresholds)
     return mapped, norm
 
 
@@ -219,7 +219,7 @@ class _NativeTheta(torch.autograd.Function):
     @staticmethod
     def forward(ctx, alphas, shapes, want_norm, project, *tensors):  # type: ignore[no-untyped-def]  # torch's protocol
         _keep(ctx, tensors)
-        ctx.alphas, ctx.shapes = alphas, shapes
+        ctx.alphas, ctx.shapes, ctx.factor = alphas, shapes, 1.0
         ctx.set_materialize_grads(False)
         mapped, norm, count = [], 0.0, len(alphas)
         for weight, threshold, alpha, shape in zip(tensors[:count], tensors[count:], alphas, shapes, strict=True):
@@ -234,7 +234,7 @@ class _NativeTheta(torch.autograd.Function):
         ctx.spent = True
         tensors, count, needs = _kept(ctx), len(ctx.alphas), ctx.needs_input_grad[4:]
         has_norm = len(grads) > count and grads[count] is not None
-        norm_grad = grads[count].item() if has_norm else 0.0
+        norm_grad = grads[count].item() * ctx.factor if has_norm else 0.0
         by_weight: list[Tensor | None] = [None] * count
         by_threshold: list[Tensor | None] = [None] * count
         for k, (alpha, shape, grad) in enumerate(zip(ctx.alphas, ctx.shapes, grads[:count], strict=True)):
@@ -245,6 +245,10 @@ class _NativeTheta(torch.autograd.Function):
                     grad, norm_grad, tensors[k], tensors[count + k], alpha, needs[k], needs[count + k], shape
                 )
         return None, None, None, None, *by_weight, *by_threshold
+
+
+# Torch's `apply` looks for transforms before it calls this one, and `native.is_usable` has done so: 12 µs of a step.
+_apply_directly: Callable[..., tuple[Tensor, ...]] = super(torch.autograd.Function, _NativeTheta).apply
 
 
 class _Theta(torch.autograd.Function):
@@ -301,6 +305,19 @@ def is_spent(norm: Tensor) -> bool:
         return getattr(node, "spent", False) or getattr(node, "saved_tensors", None) is None
     except RuntimeError:  # torch has freed what a compiled graph saved
         return True
+
+
+def scaled_norm(norm: Tensor, factor: float) -> Tensor:
+    """Return `factor`·`norm`, of a norm that nobody else has: a native θ takes the factor into its own node.
+
+    A node less saves a training step of LeNet-300-100 some 30 µs.
+    """
+    node = None if torch.compiler.is_compiling() else norm.grad_fn
+    if getattr(node, "factor", None) is None:
+        return norm * factor
+    node.factor *= factor  # type: ignore[union-attr]  # it has one
+    native.multiply_in_place(norm, factor)
+    return norm
 
 
 def _refuse_second_derivative() -> None:

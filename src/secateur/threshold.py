@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +11,15 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from secateur import native
 from secateur.parametrization import drop_hooks, readings
-from secateur.theta import is_spent, project_, theta, theta_with_norm, thetas_with_norm
+from secateur.theta import project_, theta, theta_with_norm, thetas_with_norm
 
 # Layers up to this size are read together: a node of the graph costs some 80 µs, forward and back, and the θ of so many
 # weights 330. Larger ones would gain little, and their gradients would wait for each other in memory.
 _SMALL = 1 << 18
 
 
-class Norm(NamedTuple):
+@dataclass(eq=False, slots=True)
+class Norm:
     """Σ|θ(W; t)|, summed over all the tensors that were read together; its gradient reaches their thresholds alone."""
 
     total: Tensor
@@ -75,11 +77,11 @@ class LearnedThreshold(nn.Module):
         """Return Σ|θ| as the last forward left it, or None if weight or threshold have changed since.
 
         None also after a forward without gradients, as inside reentrant checkpointing. What a forward left serves once,
-        and not after its backward: a fused optimizer changes tensors without telling their version counters.
+        and not after its backward (`is_spent`): a fused optimizer changes tensors unseen by their version counters.
         """
-        record, threshold = self._record, self.threshold
+        record, threshold = self._record, self._parameters["threshold"]
         norm, record.norm = record.norm, None
-        if norm is not None and record.threshold is not None and not is_spent(norm.total):
+        if norm is not None and threshold is not None:
             if record.threshold is threshold:
                 if record.versions in (None, (weight._version, threshold._version)):
                     return norm
@@ -153,7 +155,7 @@ class _ReadAhead:
         self._open: list[_Record] = []
 
     def __call__(self, network: nn.Module, *_: object) -> None:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        if not (native.is_usable() and torch.is_grad_enabled()):
             return
         if self._chains is None:
             self._chains = [(one, chain) for one, chain in chains(network) if chain.original.numel() <= _SMALL]
@@ -166,7 +168,7 @@ class _ReadAhead:
         for function, chain in self._chains:
             # Where torch keeps them: asking a module for an attribute takes longer.
             weight, threshold = chain._parameters.get("original"), function._parameters["threshold"]
-            if weight is not None and threshold is not None and (shape := native.usable_layout(weight, threshold)):
+            if weight is not None and threshold is not None and (shape := native.plain_layout(weight, threshold)):
                 records.append(function._record)
                 weights.append(weight)
                 thresholds.append(threshold)

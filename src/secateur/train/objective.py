@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from secateur.parametrization import readings
-from secateur.theta import project_
+from secateur.theta import is_spent, project_, scaled_norm
 from secateur.threshold import LearnedThreshold, Norm, chains, learned_thresholds
 
 # torch's own word for it: a dictionary that the optimizer keeps and that schedulers write to.
@@ -69,12 +69,13 @@ def penalty(sibling: nn.Module, lambda_t: float = 1e-2) -> Tensor:
     Each tensor counts once, however often the forward read it. Add it to the loss of every backward; with gradient
     accumulation over k micro-batches divide it by k as you divide the loss.
     """
-    _refuse_negative(lambda_t=lambda_t)
+    if not 0 <= lambda_t < math.inf:
+        _refuse_negative(lambda_t=lambda_t)
     functions = chains(sibling)
     if not functions:
         raise ValueError(f"{type(sibling).__name__} has no thresholds to penalise: call build_sibling(model) first")
     _warn_of_lost_settings(sibling)
-    return lambda_t * _norm([(function, chain.original) for function, chain in functions])
+    return scaled_norm(_norm([(function, chain.original) for function, chain in functions]), lambda_t)
 
 
 def _norm(functions: list[tuple[LearnedThreshold, Tensor]]) -> Tensor:
@@ -84,7 +85,7 @@ def _norm(functions: list[tuple[LearnedThreshold, Tensor]]) -> Tensor:
         left.setdefault(function.take_norm(weight), []).append((function, weight))
     terms: list[Tensor] = []
     for norm, readers in left.items():
-        if norm is not None and norm.tensors == len(readers):
+        if norm is not None and norm.tensors == len(readers) and not is_spent(norm.total):
             terms.append(norm.total)
         else:
             terms.extend(function.norm(weight) for function, weight in readers)
