@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 _POINTER, _INT64, _FLOAT, _DOUBLE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_double, ctypes.c_int
-
+_PLAIN = (Tensor, Parameter)
 
 Layout: TypeAlias = tuple[int, int, int]
 
@@ -77,17 +77,16 @@ def is_usable() -> bool:
 
 def plain_layout(weight: Tensor, threshold: Tensor) -> Layout | None:
     """Return the half of `usable_layout` that asks the tensors; `is_usable` is the other."""
-    usable = _is_plain(weight) and _is_plain(threshold) and threshold.is_contiguous()
-    return layout(weight, threshold) if usable else None
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    return (
-        type(tensor) in (Tensor, Parameter)
-        and tensor.dtype is torch.float32
-        and tensor.is_cpu
-        and tensor.layout is torch.strided
+    usable = (
+        type(weight) in _PLAIN
+        and type(threshold) in _PLAIN
+        and weight.dtype is threshold.dtype is torch.float32
+        and weight.is_cpu
+        and threshold.is_cpu
+        and weight.layout is threshold.layout is torch.strided
+        and threshold.is_contiguous()
     )
+    return layout(weight, threshold) if usable else None
 
 
 def layout(weight: Tensor, threshold: Tensor) -> Layout | None:

@@ -284,7 +284,7 @@ def _keep(ctx: Any, tensors: tuple[Tensor, ...]) -> None:
 
     Torch's `save_for_backward` forgets it, and takes a small layer more time.
     """
-    ctx.tensors = tensors
+    ctx.tensors, ctx.spent = tensors, False
     if not torch.is_inference_mode_enabled():  # where tensors have no versions, and nobody goes backward
         ctx.versions = [tensor._version for tensor in tensors]
 
@@ -301,8 +301,11 @@ def is_spent(norm: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return False  # a step that is compiled as a whole is one step
     node = norm.grad_fn
+    spent: bool | None = getattr(node, "spent", None)
+    if spent is not None:
+        return spent
     try:
-        return getattr(node, "spent", False) or getattr(node, "saved_tensors", None) is None
+        return getattr(node, "saved_tensors", None) is None
     except RuntimeError:  # torch has freed what a compiled graph saved
         return True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,9 @@ from secateur.theta import project_, theta, theta_with_norm, thetas_with_norm
 # weights 330. Larger ones would gain little, and their gradients would wait for each other in memory.
 _SMALL = 1 << 18
 
+# torch's own word for it: a dictionary that the optimizer keeps and that schedulers write to.
+ParameterGroup: TypeAlias = dict[str, Any]
+
 
 @dataclass(eq=False, slots=True)
 class Norm:
@@ -26,7 +29,7 @@ class Norm:
     tensors: int
 
 
-class _Record:
+class Record:
     """What the last reading left for the penalty, and which state of weight and threshold it belongs to.
 
     An object beside the module, since setting an attribute of a module takes torch some time.
@@ -35,9 +38,11 @@ class _Record:
     norm: Norm | None = None
     threshold: Tensor | None = None
     versions: tuple[int, int] | None = None
+    groups: tuple[ParameterGroup, ParameterGroup] | None = None  # the optimizer's, of weights and of thresholds
     ahead: tuple[Tensor, Tensor] | None = None  # a weight and its θ, as long as the network's forward lasts
 
     def keep(self, norm: Norm, weight: Tensor, threshold: Tensor) -> None:
+        """Leave a norm for the penalty."""
         self.norm, self.threshold = norm, threshold
         self.versions = None if torch.compiler.is_compiling() else (weight._version, threshold._version)
 
@@ -51,13 +56,13 @@ class LearnedThreshold(nn.Module):
     def __init__(self, threshold: Tensor, alpha: float) -> None:
         super().__init__()
         self.threshold, self.alpha = nn.Parameter(threshold), alpha
-        self._record = _Record()
+        self.record = Record()
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return θ(weight; threshold), and keep its norm for the penalty while gradients are recorded."""
         if torch.compiler.is_exporting():
             return theta(weight, self.threshold, self.alpha)
-        record = self._record
+        record = self.record
         if record.ahead is not None and record.ahead[0] is weight:
             return record.ahead[1]
         threshold = self.threshold
@@ -79,7 +84,7 @@ class LearnedThreshold(nn.Module):
         None also after a forward without gradients, as inside reentrant checkpointing. What a forward left serves once,
         and not after its backward (`is_spent`): a fused optimizer changes tensors unseen by their version counters.
         """
-        record, threshold = self._record, self._parameters["threshold"]
+        record, threshold = self.record, self._parameters["threshold"]
         norm, record.norm = record.norm, None
         if norm is not None and threshold is not None:
             if record.threshold is threshold:
@@ -97,7 +102,7 @@ class LearnedThreshold(nn.Module):
         return theta_with_norm(weight.detach(), self.threshold.clone(), self.alpha)[1]
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_record": _Record()}
+        return {**self.__dict__, "record": Record()}
 
     def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # torch's signature
         """Move with the model, but stay in float32 when it goes to half precision: steps of t are tiny."""
@@ -152,7 +157,7 @@ class _ReadAhead:
     def __init__(self) -> None:
         # Looked for once. A layer that has left the network since is read in vain, a new one is read by itself.
         self._chains: list[tuple[LearnedThreshold, ParametrizationList]] | None = None
-        self._open: list[_Record] = []
+        self._open: list[Record] = []
 
     def __call__(self, network: nn.Module, *_: object) -> None:
         if not (native.is_usable() and torch.is_grad_enabled()):
@@ -160,7 +165,7 @@ class _ReadAhead:
         if self._chains is None:
             self._chains = [(one, chain) for one, chain in chains(network) if chain.original.numel() <= _SMALL]
         self.close()
-        records: list[_Record] = []
+        records: list[Record] = []
         weights: list[Tensor] = []
         thresholds: list[Tensor] = []
         alphas: list[float] = []
@@ -169,7 +174,7 @@ class _ReadAhead:
             # Where torch keeps them: asking a module for an attribute takes longer.
             weight, threshold = chain._parameters.get("original"), function._parameters["threshold"]
             if weight is not None and threshold is not None and (shape := native.plain_layout(weight, threshold)):
-                records.append(function._record)
+                records.append(function.record)
                 weights.append(weight)
                 thresholds.append(threshold)
                 alphas.append(function.alpha)

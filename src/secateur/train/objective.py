@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from secateur.parametrization import readings
 from secateur.theta import is_spent, project_, scaled_norm
-from secateur.threshold import LearnedThreshold, Norm, chains, learned_thresholds
-
-# torch's own word for it: a dictionary that the optimizer keeps and that schedulers write to.
-ParameterGroup: TypeAlias = dict[str, Any]
-
-_groups_of: WeakKeyDictionary[nn.Module, tuple[ParameterGroup, ParameterGroup]] = WeakKeyDictionary()
+from secateur.threshold import LearnedThreshold, Norm, ParameterGroup, chains, learned_thresholds
 
 
 def parameter_groups(
@@ -55,7 +49,8 @@ def parameter_groups(
         groups.append({"params": free, "lr": lr, "weight_decay": 0.0})
     if thresholds:
         groups.append({"params": thresholds, "lr": lr * rho, "weight_decay": 0.0, "rho": rho})
-        _groups_of[sibling] = groups[0], groups[-1]
+        for function in functions:
+            function.record.groups = groups[0], groups[-1]
         for threshold in thresholds:
             if type(threshold) is not nn.Parameter:
                 # A sharded threshold (DTensor) is another object during forward, so it cannot be projected there.
@@ -74,14 +69,17 @@ def penalty(sibling: nn.Module, lambda_t: float = 1e-2) -> Tensor:
     functions = chains(sibling)
     if not functions:
         raise ValueError(f"{type(sibling).__name__} has no thresholds to penalise: call build_sibling(model) first")
-    _warn_of_lost_settings(sibling)
-    return scaled_norm(_norm([(function, chain.original) for function, chain in functions]), lambda_t)
+    _warn_of_lost_settings([function for function, _ in functions])
+    return scaled_norm(_norm(functions), lambda_t)
 
 
-def _norm(functions: list[tuple[LearnedThreshold, Tensor]]) -> Tensor:
+def _norm(functions: list[tuple[LearnedThreshold, ParametrizationList]]) -> Tensor:
     """Return Σ|θ| over some tensors: as their forward left it, where it is the sum over just these."""
     left: dict[Norm | None, list[tuple[LearnedThreshold, Tensor]]] = {}
-    for function, weight in functions:
+    for function, chain in functions:
+        # Where torch keeps it: asking for the attribute takes longer. A buffer is kept elsewhere.
+        parameter = chain._parameters.get("original")
+        weight: Tensor = chain.original if parameter is None else parameter
         left.setdefault(function.take_norm(weight), []).append((function, weight))
     terms: list[Tensor] = []
     for norm, readers in left.items():
@@ -92,28 +90,29 @@ def _norm(functions: list[tuple[LearnedThreshold, Tensor]]) -> Tensor:
     return terms[0] if len(terms) == 1 else torch.stack(terms).sum()
 
 
-def _warn_of_lost_settings(sibling: nn.Module) -> None:
-    """Say so when a scheduler has overwritten ρ, or an optimizer does not do the paper's weight decay."""
-    groups = _groups_of.get(sibling)
+def _warn_of_lost_settings(functions: list[LearnedThreshold]) -> None:
+    """Say so, once, when a scheduler has overwritten ρ, or an optimizer does not do the paper's weight decay."""
+    groups = functions[0].record.groups
     if groups is None:
         return
     weights, thresholds = groups
     wanted = weights["lr"] * thresholds["rho"]
     if not math.isclose(thresholds["lr"], wanted, rel_tol=1e-4, abs_tol=1e-30):
-        warnings.warn(
+        message = (
             f"the thresholds' learning rate is {float(thresholds['lr']):.3g} instead of lr·rho = {float(wanted):.3g}: "
             "a scheduler with absolute rates (OneCycleLR(max_lr=…), eta_min) has overwritten it; give it one rate per "
-            "parameter group",
-            stacklevel=3,
+            "parameter group"
         )
-        del _groups_of[sibling]
     elif weights.get("decoupled_weight_decay") and weights["weight_decay"]:
-        warnings.warn(
+        message = (
             "AdamW decouples weight decay from the gradient, which is not the paper's L_wd: use Adam, or lambda_wd=0 "
-            "and a weight decay of your own",
-            stacklevel=3,
+            "and a weight decay of your own"
         )
-        del _groups_of[sibling]
+    else:
+        return
+    warnings.warn(message, stacklevel=3)
+    for function in functions:
+        function.record.groups = None
 
 
 def _refuse_negative(**settings: float) -> None:
