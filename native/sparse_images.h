@@ -113,6 +113,10 @@ INLINE void write_run(const Step& step, const Run& run, const float* sums, const
     }
 }
 
+// Results of so many numbers come from memory before they are written, and are asked for early: 64 × 224 × 224 of them at
+// a density of 5 % took 8 to 12 % longer without. Smaller ones are in some cache, and asking took 2 to 6 % longer.
+constexpr int64_t far_floats = 1 << 20;
+
 // Segment `s` of the filters on one run of pixels. `staged` keeps their sums from block to block.
 template <int vectors, class Place, class Values>
 INLINE void convolve_run(const Step& step, const Place* places, Values values, const float* slab, const Run& run,
@@ -120,6 +124,7 @@ INLINE void convolve_run(const Step& step, const Place* places, Values values, c
     const float* base = slab + run.first;
     int64_t last = std::max<int64_t>(run.count - width, 0);
     floats least = all_lanes(least_of(step.activation));
+    bool expects = step.rows * step.out_height * step.out_width >= far_floats;
     for (int64_t b = 0; b < step.blocks; ++b) {
         bool begins = b == 0, ends = b + 1 == step.blocks;
         over_rows(step, s, b, [&](int64_t r, int64_t begin, int64_t end) __attribute__((always_inline)) {
@@ -130,6 +135,9 @@ INLINE void convolve_run(const Step& step, const Place* places, Values values, c
             accumulate<vectors, 1>(sums, places, values, begin, end, base, last);
             int64_t image = r * step.out_height * step.out_width;
             if (ends && run.straight) {
+                if (expects)  // what the next run of this row writes: it comes back to it after all the other rows
+                    for (int i = 0; i < vectors; i += 16 / width)
+                        __builtin_prefetch(out + image + run.to + run.count + i * width, 1, 2);
                 for (int i = 0; i < vectors; ++i) {
                     int64_t at = image + run.to + (i + 1 < vectors ? i * width : last);
                     if (residual) sums[i] += load(residual + at);
