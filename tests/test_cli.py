@@ -74,6 +74,13 @@ def _in_an_empty_directory(tmp_path, monkeypatch):
         ("prune lenet-5 --threads 0", "threads must be ≥ 1, got 0"),
         ("prune lenet-5 --seed -1", "seed must be ≥ 0, got -1"),
         (
+            "prune lenet-5 --seed 99999999999999999999",
+            "seed must be ≤ 9,223,372,036,854,775,807, got 99999999999999999999",
+        ),
+        ("prune lenet-5 --threads 99999999999", "threads must be ≤ 4,096, got 99999999999"),
+        ("bench lenet-5 --threads 99999999999", "threads must be ≤ 4,096, got 99999999999"),
+        ("compress lenet-5 --conv-levels 0", "conv_levels must lie in 1 … 65535, got 0"),
+        (
             "reproduce table1 --networks alexnet",
             'there is no network with published rows "alexnet": did you mean "lenet-5"?',
         ),

@@ -324,11 +324,15 @@ def test_masks_of_torch_are_refused_with_the_remedy(path):
 
 
 def test_negative_zeros_come_back_and_are_remarked_on(path):
-    model = nn.Linear(10, 10)
-    model.weight.data.fill_(-0.0)
+    model, other = nn.Linear(10, 10), nn.Linear(10, 10)
+    for each in (model, other):
+        each.weight.data.fill_(-0.0)
     with pytest.warns(UserWarning, match='"weight" holds 100 negative zeros, .* add 0.0 to it to lose them'):
         secateur.save(model, path)
     assert secateur.load_state(path)["weight"].signbit().all()
+    with pytest.warns(UserWarning, match='"0.weight" holds 100 .*, and 1 more tensor 100, .* add 0.0 to them') as said:
+        secateur.save(nn.Sequential(model, nn.ReLU(), other), path)
+    assert len(said) == 1
     model.weight.data += 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("error")

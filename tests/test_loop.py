@@ -163,6 +163,25 @@ def test_the_observer_sees_every_step_and_the_log_every_epoch(tmp_path):
     assert list(read_log(tmp_path / "log.jsonl")) == recorder.records
 
 
+def test_a_ratio_without_end_is_written_as_json_and_read_as_it_was(tmp_path):
+    recorder, places, model = Recorder(), journal(tmp_path), secateur.build_sibling(mlp())
+    config = TrainConfig(epochs=1, batch_size=64)
+    measures = {"ratio": math.inf, "kept": 0}
+    fit(
+        model,
+        Points(),
+        config,
+        phase="train",
+        seed=0,
+        measure=lambda _: measures,
+        journal=places,
+        observer=recorder,
+    )
+    assert "Infinity" not in places.log.read_text()
+    assert list(read_log(places.log)) == recorder.records
+    assert recorder.records[0]["ratio"] == math.inf
+
+
 def test_micro_batches_add_up_to_the_step_of_the_whole_batch(tmp_path):
     whole, parts = train(tmp_path / "whole"), train(tmp_path / "parts", accumulate=4)
     for expected, got in zip(whole.parameters(), parts.parameters(), strict=True):

@@ -567,7 +567,8 @@ def test_a_page_of_no_run_is_refused():
         render_page([])
 
 
-def test_infinite_ratios_do_not_break_the_numbers(copied):
+@pytest.mark.parametrize("infinite", [math.inf, None])
+def test_infinite_ratios_do_not_break_the_numbers(copied, infinite):
     with copied.journal("train").log.open("a") as log:
-        log.write(json.dumps({"epoch": 4, "step": 40, "error": math.nan, "ratio": math.inf, "kept": 0}) + "\n")
+        log.write(json.dumps({"epoch": 4, "step": 40, "error": math.nan, "ratio": infinite, "kept": 0}) + "\n")
     assert numbers(render_page([copied]))["ratio"]["columns"]["times fewer weights"][3] is None

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.testing import assert_close
 
 import secateur
@@ -12,6 +12,10 @@ from secateur import models
 from secateur.encode import Archive
 from secateur.encode.container import Architecture
 from secateur.run import SparseChain, compile_sparse, load_sparse, planner
+from secateur.run.simplify import fold
+from secateur.run.tracing import note_shapes
+from secateur.run.units import units
+from secateur.run.weights import SparseWeight
 
 
 def pruned(name, density, seed=0):
@@ -52,6 +56,53 @@ def test_no_sparse_layer_is_ever_dense(tmp_path, monkeypatch):
     assert read == ["conv1.bias", "conv2.bias", "fc3.bias", "fc4.bias"]
     assert [group.layers for group in network.plan.groups] == [("conv1", "conv2", "fc3", "fc4")]
     assert sum(parameter.numel() for parameter in network.parameters()) == 0
+
+
+def normed():
+    """Layers with norms after them, which have done some work, and one whose norm cannot be undone."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3, bias=False),
+        nn.BatchNorm2d(6),
+        nn.ReLU(),
+        nn.Conv2d(6, 4, 3, padding=1),
+        nn.BatchNorm2d(4, affine=False),
+        nn.Flatten(),
+        nn.Linear(4 * 36, 10),
+        nn.BatchNorm1d(10),
+    )
+    with torch.no_grad():
+        for norm in (model[1], model[4], model[7]):
+            norm.running_mean.normal_()
+            norm.running_var.uniform_(0.5, 2)
+            if norm.affine:
+                norm.weight.uniform_(-2, 2)
+                norm.bias.normal_()
+        for layer in (model[0], model[3], model[6]):
+            layer.weight[torch.rand_like(layer.weight) > 0.3] = 0
+    return model.eval()
+
+
+@pytest.mark.parametrize("endless", [False, True])
+def test_norms_are_folded_into_weights_that_are_not_in_the_graph(endless):
+    model, x = normed(), torch.randn(5, 3, 8, 8)
+    if endless:
+        model[4].running_var.fill_(torch.inf)
+        model[4].running_mean.fill_(torch.inf)
+    graph = fx.symbolic_trace(model)
+    note_shapes(graph, (x,))
+    expected = model(x)
+    names = ("0", "3", "6")
+    weights = {name: SparseWeight.of(graph.get_submodule(name).weight) for name in names}
+    for name in names:
+        graph.get_submodule(name).weight = nn.Parameter(torch.empty(0, device="meta"))
+    fold(graph, weights)
+    norms = [node.target for node in graph.graph.nodes if node.target in ("1", "4", "7")]
+    assert norms == (["4"] if endless else [])
+    if not endless:
+        y = x
+        for unit in units(graph, weights):
+            y = unit.layer.twin(y.flatten(1) if unit.flattens else y)
+        assert_close(y, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_layers_that_are_not_sparse_stay_dense(tmp_path, images):

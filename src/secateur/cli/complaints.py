@@ -31,11 +31,16 @@ def require_known(network: str, data_set: str) -> None:
     require_one_of("data set", data_set, data.names())
 
 
-def require_at_least(least: int, **settings: int | None) -> None:
-    """Raise a ValueError that names the first setting below the least; None is no setting."""
+MOST_THREADS = 4096  # more than any machine has, and fewer than would bring one down
+
+
+def require_at_least(least: int, *, most: int | None = None, **settings: int | None) -> None:
+    """Raise a ValueError that names the first setting below the least or above the most; None is no setting."""
     for name, value in settings.items():
         if value is not None and value < least:
             raise ValueError(f"{name} must be ≥ {least}, got {value}")
+        if value is not None and most is not None and value > most:
+            raise ValueError(f"{name} must be ≤ {most:,}, got {value}")
 
 
 def sentence(error: Exception) -> str:

@@ -11,7 +11,7 @@ import tyro
 from rich.console import Console
 from typing_extensions import Doc, override
 
-from secateur.cli.complaints import complain, require_at_least, usage
+from secateur.cli.complaints import MOST_THREADS, complain, require_at_least, usage
 from secateur.cli.flags import Command, Json, named, optional
 from secateur.cli.printing import leave_page
 from secateur.nearest import require_one_of
@@ -127,7 +127,8 @@ class Bench(Command):
             require_subject(self.source, density=self.density, run=self.run)
             if not self.batch:
                 raise ValueError("batch needs at least one size, got none")
-            require_at_least(1, batch=min(self.batch), threads=self.threads)
+            require_at_least(1, batch=min(self.batch))
+            require_at_least(1, most=MOST_THREADS, threads=self.threads)
             require_at_least(LEAST_REPEATS, repeats=self.repeats)
             for engine in self.engines:
                 require_one_of("engine", engine, ENGINES)

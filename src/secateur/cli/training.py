@@ -14,7 +14,7 @@ import tyro
 from rich.console import Console
 from typing_extensions import Doc, override
 
-from secateur.cli.complaints import require_at_least, require_known, usage
+from secateur.cli.complaints import MOST_THREADS, require_at_least, require_known, usage
 from secateur.cli.flags import Command, DataRoot, Json, KeptIn, named, optional, parse
 from secateur.cli.printing import leave_page
 from secateur.experiments.compress import Compression
@@ -143,8 +143,8 @@ def parse_on_preset(command: type[Trains], words: list[str]) -> Trains:
     chosen = parse(command, words)
     with usage():
         require_known(chosen.network, chosen.data)
-        require_at_least(0, seed=chosen.seed)
-        require_at_least(1, threads=chosen.threads)
+        require_at_least(0, most=2**63 - 1, seed=chosen.seed)
+        require_at_least(1, most=MOST_THREADS, threads=chosen.threads)
         start = preset(chosen.preset, chosen.network)
         settings: dict[str, Any] = {"sibling": start.sibling, "train": start.train}
         if command is Compress:

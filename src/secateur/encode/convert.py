@@ -60,8 +60,7 @@ def pack(source: Path, target: Path, *, codec: str = "smallest") -> int:
     """
     _require_apart(source, target)
     tensors, metadata = read_safetensors(source)
-    for name, tensor in tensors.items():
-        warn_of_negative_zeros(name, tensor)
+    warn_of_negative_zeros(tensors)
     architecture = None
     if metadata.get("network") in models.MODELS:
         architecture = Architecture(metadata.pop("network"))

@@ -47,7 +47,7 @@ def save(
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f'"{name}" is not a tensor but {type(value).__name__}: a file holds tensors only')
-        warn_of_negative_zeros(name, value)
+    warn_of_negative_zeros(state)
     content = to_bytes(
         state, codec=codec, metadata=metadata, architecture=_architecture(model, architecture), sorted_units=sort_units
     )
@@ -121,19 +121,29 @@ def _require_plain(model: nn.Module) -> None:
                 raise ValueError(f'"{tensor}" is masked by torch.nn.utils.prune: call its remove(module, name) first')
 
 
-def warn_of_negative_zeros(name: str, tensor: Tensor) -> None:
+def warn_of_negative_zeros(tensors: Mapping[str, Tensor]) -> None:
     """Say so when zeros carry signs: `weight * mask` leaves such, and a file, which keeps every bit, grows by them."""
+    counts = {name: _negative_zeros(tensor) for name, tensor in tensors.items()}
+    many = {name: count for name, count in counts.items() if count >= max(100, tensors[name].numel() / 100)}
+    if many:
+        name = next(iter(many))
+        rest = sum(many.values()) - many[name]
+        others = f", and {len(many) - 1} more tensor{'s' * (len(many) > 2)} {rest:,}" if len(many) > 1 else ""
+        warnings.warn(
+            f'"{name}" holds {many[name]:,} negative zeros{others}, which are stored like weights: add 0.0 to '
+            f"{'them' if others else 'it'} to lose them",
+            stacklevel=3,
+        )
+
+
+def _negative_zeros(tensor: Tensor) -> int:
     has_signs = tensor.dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-    if has_signs and tensor.layout == torch.strided and not tensor.is_meta:
-        # Piece by piece: a network that fills half of the memory must not need more than that to be saved.
-        bits, piece = to_bits(tensor), 1 << 18
-        sign = bits.dtype.type(1 << 8 * bits.itemsize - 1)
-        count = sum(np.count_nonzero(bits[at : at + piece] == sign) for at in range(0, bits.size, piece))
-        if count >= max(100, tensor.numel() / 100):
-            warnings.warn(
-                f'"{name}" holds {count:,} negative zeros, which are stored like weights: add 0.0 to it to lose them',
-                stacklevel=3,
-            )
+    if not has_signs or tensor.layout != torch.strided or tensor.is_meta:
+        return 0
+    # Piece by piece: a network that fills half of the memory must not need more than that to be saved.
+    bits, piece = to_bits(tensor), 1 << 18
+    sign = bits.dtype.type(1 << 8 * bits.itemsize - 1)
+    return sum(int(np.count_nonzero(bits[at : at + piece] == sign)) for at in range(0, bits.size, piece))
 
 
 def _architecture(model: nn.Module, given: str | tuple[str, Mapping[str, Any]] | None) -> Architecture | None:

@@ -23,6 +23,7 @@ from secateur.experiments.job import Job, load_images, load_model, run, short, v
 from secateur.experiments.rundir import RunDirectory, RunError
 from secateur.measure import count, error_rate
 from secateur.quantize import QuantizeConfig, coded_bits, freeze, quantize
+from secateur.quantize.network import require_levels
 from secateur.train.loop import Observer, Record, fit, is_main_process, wait_for_all
 
 
@@ -53,6 +54,8 @@ class Compression:
         return "-".join(["compressed", *changed])
 
     def __post_init__(self) -> None:
+        for name in ("levels", "conv_levels"):
+            require_levels(name, getattr(self, name))
         if self.lambda_rate and self.quantizer != "uniform":
             raise ValueError(f'lambda_rate needs quantizer="uniform": levels of "{self.quantizer}" have no gradient')
         for name in ("lambda_rate", "quantize_lr", "quantize_epochs"):

@@ -16,7 +16,7 @@ from typing_extensions import Doc
 from secateur.methods.han2015 import Han2015, layers
 from secateur.methods.stage import Stage
 from secateur.quantize import QuantizeConfig, freeze, quantize
-from secateur.quantize.network import LayerRules
+from secateur.quantize.network import LayerRules, require_levels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,8 @@ class DeepCompression:
     def __post_init__(self) -> None:
         # What is wrong is said now, and not after hours of training.
         self._rounds()
-        for levels in (self.fc_levels, self.conv_levels):
-            self._sharing(levels)
+        for name in ("fc_levels", "conv_levels"):
+            require_levels(name, getattr(self, name))
 
     def _rounds(self) -> Han2015:
         return Han2015(quality=self.quality, rounds=self.rounds)

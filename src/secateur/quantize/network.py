@@ -57,16 +57,19 @@ class QuantizeConfig:
             init=("linear", "density", "random"),
             granularity=("tensor", "channel"),
         )
-        for name in ("levels", "bias_levels"):
-            number = getattr(self, name)
-            if not _is_whole(number) and not (name == "bias_levels" and number is None):
-                raise ValueError(f"{name} must be a whole number, got {number!r}")
-        if not 1 <= self.levels <= 65_535:
-            raise ValueError(f"levels must lie in 1 … 65535, got {self.levels}")
-        if self.bias_levels is not None and not 3 <= self.bias_levels <= 65_535:
-            raise ValueError(f"bias_levels must lie in 3 … 65535 (−1, 0 and 1 at least), got {self.bias_levels}")
+        require_levels("levels", self.levels)
+        if self.bias_levels is not None:
+            require_levels("bias_levels", self.bias_levels, least=3, why=" (−1, 0 and 1 at least)")
         if not (math.isfinite(self.cutoff) and self.cutoff >= 0):
             raise ValueError(f"cutoff must be ≥ 0 and finite, got {self.cutoff}")
+
+
+def require_levels(name: str, number: int, *, least: int = 1, why: str = "") -> None:
+    """Refuse a number of values that no tensor can have; `name` is what the caller calls it."""
+    if not _is_whole(number):
+        raise ValueError(f"{name} must be a whole number, got {number!r}")
+    if not least <= number <= 65_535:
+        raise ValueError(f"{name} must lie in {least} … 65535{why}, got {number}")
 
 
 LayerRules: TypeAlias = Mapping[str | type[nn.Module], QuantizeConfig | int | None]

@@ -237,7 +237,7 @@ def _epoch(record: Mapping[str, Any], phase: Phase) -> Epoch:
         step=_count(record.get("step", 0)),
         error=float(record.get("error", math.nan)),
         sibling_error=float(record.get("sibling_error", math.nan)),
-        ratio=float(record.get("ratio", math.nan)),
+        ratio=math.inf if (ratio := record.get("ratio", math.nan)) is None else float(ratio),
         kept={str(name): _count(value) for name, value in _plain(record.get("kept_per_layer", {})).items()},
         thresholds=_numbers(record.get("thresholds", {})),
         loss=float(record.get("loss", math.nan)),

@@ -17,6 +17,7 @@ from secateur.run.chain import Kernel
 from secateur.run.layers import Layer
 from secateur.run.network import CompiledNetwork, apply
 from secateur.run.plan import Group, Plan
+from secateur.run.simplify import fold
 from secateur.run.tracing import note_shapes, regions
 from secateur.run.units import Unit, runs, units
 from secateur.run.weights import SparseWeight
@@ -27,17 +28,18 @@ DENSEST = 0.35  # layers up to here are sparse where nothing was timed: sparse k
 def load_sparse(path: str | PathLike[str], *, batch: int = 1, max_bytes: int = MAX_BYTES) -> nn.Module:
     """Read a network of ours from a .cut file, straight into sparse kernels, for inputs of `batch` samples.
 
-    Layers of which at most 35 % of the weights are left run sparse, and their dense weights are never built. Nothing is
-    timed: `compile_sparse` is for the last bit of speed.
+    Layers of which at most 35 % of the weights are left run sparse, and their dense weights are never built; norms of
+    batches are folded. Nothing is timed: `compile_sparse` is for the last bit of speed.
     """
     if batch < 1:
         raise ValueError(f"batch must be ≥ 1, got {batch}")
     with open_archive(path, max_bytes) as archive:
-        skeleton = _skeleton(archive, path)
+        skeleton = _skeleton(archive, path).eval()
         [region] = regions(skeleton, 1)
         shape = vars(type(skeleton))["input_shape"]
         note_shapes(region.graph, (torch.empty((batch, *shape), device="meta"),))
         weights = _fill(archive, region.graph)
+    fold(region.graph, weights)
     found = units(region.graph, weights)
     groups = [group for run in runs(found) for group in _group(run, weights, batch)]
     if weights:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import fx, nn
@@ -13,18 +14,26 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 from secateur.encode.units import HiddenUnits, hidden_units
 from secateur.run.layers import Layer
 from secateur.run.tracing import counts_samples, has_hooks, module_of
-from secateur.run.weights import TINY
+from secateur.run.weights import TINY, SparseWeight
 
 
 def simplify(graph: fx.GraphModule) -> None:
     """Drop what does nothing in evaluation mode, fold batch norms, and remove units that no one can see."""
-    _drop_identities(graph)
-    _flatten_views(graph)
-    _fold_norms(graph)
-    graph.graph.lint()
-    graph.recompile()
+    fold(graph, {})
     for units in reversed(hidden_units(graph)):  # from the output on: a layer may lose its only readers
         _shrink(units)
+
+
+def fold(graph: fx.GraphModule, sparse: dict[str, SparseWeight]) -> None:
+    """Drop what does nothing in evaluation mode, and fold batch norms into the layers before them.
+
+    The weights of layers in `sparse`, by name, are there instead of in the graph, and are replaced there.
+    """
+    _drop_identities(graph)
+    _flatten_views(graph)
+    _fold_norms(graph, sparse)
+    graph.graph.lint()
+    graph.recompile()
 
 
 _IDLE = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.Identity)
@@ -64,7 +73,7 @@ def _flatten_views(graph: fx.GraphModule) -> None:
             samples = asked
 
 
-def _fold_norms(graph: fx.GraphModule) -> None:
+def _fold_norms(graph: fx.GraphModule, sparse: dict[str, SparseWeight]) -> None:
     calls = Counter(str(node.target) for node in graph.graph.nodes if node.op == "call_module")
     calls.update(read_by_themselves(graph))
     for node in list(graph.graph.nodes):
@@ -89,19 +98,41 @@ def _fold_norms(graph: fx.GraphModule) -> None:
             or calls[str(before.target)] + calls[str(node.target)] > 2
             or has_hooks(layer)
             or has_hooks(norm)
-            or layer.weight.is_meta
         ):
             continue
-        if isinstance(layer, nn.Linear):
-            folded: nn.Module = fuse_linear_bn_eval(layer, norm)
+        assert isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d)
+        name = str(before.target)
+        if layer.weight.is_meta:
+            done = name in sparse and _fold_into_sparse(sparse, name, layer, norm)
         else:
-            assert isinstance(layer, nn.Conv1d | nn.Conv2d)
-            folded = fuse_conv_bn_eval(layer, norm)
-        if not all(parameter.isfinite().all() for parameter in folded.parameters()):
-            continue
-        graph.set_submodule(str(before.target), folded.requires_grad_(False))
-        node.replace_all_uses_with(before)
-        graph.graph.erase_node(node)
+            fuse = fuse_linear_bn_eval if isinstance(layer, nn.Linear) else fuse_conv_bn_eval
+            folded: nn.Module = fuse(layer, norm)  # type: ignore[type-var]  # each takes its own kind
+            done = all(bool(parameter.isfinite().all()) for parameter in folded.parameters())
+            if done:
+                graph.set_submodule(name, folded.requires_grad_(False))
+        if done:
+            node.replace_all_uses_with(before)
+            graph.graph.erase_node(node)
+
+
+def _fold_into_sparse(
+    sparse: dict[str, SparseWeight],
+    name: str,
+    layer: nn.Linear | nn.Conv1d | nn.Conv2d,
+    norm: nn.BatchNorm1d | nn.BatchNorm2d,
+) -> bool:
+    """Multiply the rows of a sparse weight by what the norm multiplies them by; tell whether that leaves numbers."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    factor = torch.rsqrt(norm.running_var + norm.eps) * (1.0 if norm.weight is None else norm.weight.detach())
+    bias = -norm.running_mean if layer.bias is None else layer.bias.detach() - norm.running_mean
+    bias = bias * factor + (0.0 if norm.bias is None else norm.bias.detach())
+    weight = sparse[name].with_rows_times(factor.numpy())
+    if not (bool(bias.isfinite().all()) and bool(np.isfinite(weight.values).all())):
+        return False
+    sparse[name] = weight
+    layer.bias = nn.Parameter(bias, requires_grad=False)
+    return True
 
 
 def read_by_themselves(graph: fx.GraphModule) -> set[str]:

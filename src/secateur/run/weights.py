@@ -64,6 +64,11 @@ class SparseWeight:
         row = self.places // columns
         return row, self.places - row * columns
 
+    def with_rows_times(self, factor: Array) -> SparseWeight:
+        """Return the weight with each row multiplied by its factor; what becomes zero or denormal is left out."""
+        row, _ = self.rows_and_columns()
+        return SparseWeight.of_sparse(self.places, self.values * factor[row].astype(np.float32), self.shape)
+
     def csr(self) -> Tensor:
         """Return torch's compressed rows, with the 32-bit indices that it multiplies fastest."""
         row, column = self.rows_and_columns()

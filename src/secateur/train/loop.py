@@ -332,7 +332,9 @@ def _append(log: Path, record: Record) -> None:
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+            # JSON has no infinity, which the ratio is where nothing would be left.
+            finite = {name: None if value == math.inf else value for name, value in record.items()}
+            file.write(json.dumps(finite, allow_nan=False) + "\n")
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(log)) from error
 
@@ -352,4 +354,5 @@ def read_log(log: Path) -> Iterator[Record]:
     """Yield the records of a log."""
     with log.open() as file:
         for line in file:
-            yield json.loads(line)
+            record = json.loads(line)
+            yield {name: math.inf if name == "ratio" and value is None else value for name, value in record.items()}
