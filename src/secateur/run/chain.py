@@ -136,17 +136,18 @@ class SparseChain(nn.Module):
         known = self._known.get(x.shape)
         if (
             known is None
-            or residual is not None
             or x.dtype is not torch.float32
             or not x.is_contiguous()
             or not x.is_cpu
             or x.requires_grad
+            or (residual is not None and not self._can_add(residual, known[3]))
         ):
             return self._forward(x, residual)
         # A microsecond counts here: a small network takes ten.
         call, prepared, batch, out = known
         y = x.new_empty(*out)
-        if call(prepared.address, x.data_ptr(), batch, y.data_ptr(), torch.get_num_threads(), None):
+        added = None if residual is None else residual.data_ptr()
+        if call(prepared.address, x.data_ptr(), batch, y.data_ptr(), torch.get_num_threads(), added):
             raise MemoryError(f"a chain of {len(self._specs)} sparse layers found no memory to work in")
         return y
 
@@ -190,6 +191,18 @@ class SparseChain(nn.Module):
         if self._call(prepared.address, x.data_ptr(), batch, y.data_ptr(), torch.get_num_threads(), added):
             raise MemoryError(f"a chain of {len(self._specs)} sparse layers found no memory to work in")
         return y
+
+    def _can_add(self, residual: Tensor, out: tuple[int, ...]) -> bool:
+        """Tell whether a residual can be read as it is, and where it stands."""
+        return (
+            residual.shape == out
+            and residual.dtype is torch.float32
+            and residual.is_contiguous()
+            and residual.is_cpu
+            and not residual.requires_grad
+            and not self.kernel.vectors
+            and self._specs[-1].pool is None
+        )
 
     def _checked(self, residual: Tensor) -> Tensor:
         """Refuse a residual that the kernels would not read as what it is."""
