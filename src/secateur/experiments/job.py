@@ -247,7 +247,9 @@ def load_model(path: Path) -> tuple[nn.Module, data.Scaling]:
 def versions() -> dict[str, str]:
     """Name the software and the machine that a number was made with."""
     return {
-        **{name: _version(name) for name in ("secateur", "torch", "accelerate")},
+        "secateur": _version("secateur"),
+        "torch": str(torch.__version__),  # which names the build; what is installed may be called by its number alone
+        "accelerate": _version("accelerate"),
         "python": platform.python_version(),
         "machine": platform.machine(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
