@@ -1,6 +1,7 @@
 """The objective: L_t reaches thresholds only, ρ is a learning rate, thresholds stay non-negative."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -225,6 +226,17 @@ def test_autocast_trains_thresholds_in_float32():
 def test_impossible_rates_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name} must be"):
         parameter_groups(build_sibling(mlp()), **{"lr": 0.1, name: value})
+
+
+def test_a_lost_rho_is_noticed_through_a_wrapper_and_said_once():
+    sibling = build_sibling(mlp())
+    groups = parameter_groups(sibling, lr=0.1)
+    groups[-1]["lr"] = 0.1
+    with pytest.warns(UserWarning, match="has overwritten it"):
+        penalty(nn.Sequential(sibling))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        penalty(sibling)
 
 
 def test_an_impossible_lambda_t_and_a_model_without_thresholds_are_refused():

@@ -59,7 +59,7 @@ def test_no_sparse_layer_is_ever_dense(tmp_path, monkeypatch):
 
 
 def normed():
-    """Layers with norms after them, which have done some work, and one whose norm cannot be undone."""
+    """Layers with norms after them that have seen some batches."""
     model = nn.Sequential(
         nn.Conv2d(3, 6, 3, bias=False),
         nn.BatchNorm2d(6),

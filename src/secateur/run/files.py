@@ -28,8 +28,8 @@ DENSEST = 0.35  # layers up to here are sparse where nothing was timed: sparse k
 def load_sparse(path: str | PathLike[str], *, batch: int = 1, max_bytes: int = MAX_BYTES) -> nn.Module:
     """Read a network of ours from a .cut file, straight into sparse kernels, for inputs of `batch` samples.
 
-    Layers of which at most 35 % of the weights are left run sparse, and their dense weights are never built; norms of
-    batches are folded. Nothing is timed: `compile_sparse` is for the last bit of speed.
+    Layers of which at most 35 % of the weights are left run sparse, and their dense weights are never built.
+    Batch norms are folded. Nothing is timed: `compile_sparse` is for the last bit of speed.
     """
     if batch < 1:
         raise ValueError(f"batch must be ≥ 1, got {batch}")
