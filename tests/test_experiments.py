@@ -320,7 +320,9 @@ def test_a_row_sums_up_the_seeds(results):
 def test_differences_are_paired_by_seed_and_have_a_standard_error(results):
     # +0.1, −0.1, +0.2: the dense seed 3 has no partner.
     expected = (0.2 / 3, math.sqrt(((0.1 - 1 / 15) ** 2 + (0.1 + 1 / 15) ** 2 + (0.2 - 1 / 15) ** 2) / 2 / 3))
-    assert summarize(results, "paper", "lenet-300-100").difference == pytest.approx(expected)
+    row = summarize(results, "paper", "lenet-300-100")
+    assert row.difference == pytest.approx(expected)
+    assert row.raw_difference == pytest.approx((expected[0] + 1, expected[1]))
 
 
 def test_without_seeds_there_is_no_row_and_without_partners_no_difference(tmp_path):
@@ -347,6 +349,7 @@ def test_table_1_sets_our_figures_beside_the_published_ones(results):
         "1.5 ± 0.5",
     )
     assert "55,000 images" in grid.note
+    assert "survivors back at their raw weights, the paper preset has lenet-300-100 2.70 ± 0.20 % (+1.07 ±" in grid.note
     assert grid.as_markdown().splitlines()[1] == "| --- |" + " ---: |" * 7
 
 

@@ -255,6 +255,7 @@ class Row:
     error: tuple[float, float]
     raw_error: tuple[float, float]
     difference: tuple[float, float]
+    raw_difference: tuple[float, float]
     kept: tuple[float, float]
     ratio: tuple[float, float]
     layers: dict[str, tuple[float, float]]
@@ -269,9 +270,6 @@ def summarize(results: Path, preset_name: str, network: str) -> Row | None:
     pruned, dense = found["prune"], found["dense"]
     if not pruned:
         return None
-    paired = sorted(pruned.keys() & dense.keys())
-    differences = [_error(pruned[seed]) - _error(dense[seed]) for seed in paired]
-    center, spread = mean_std(differences) if differences else (math.nan, math.nan)
     runs = [pruned[seed] for seed in sorted(pruned)]
     references = [dense[seed] for seed in sorted(dense)]
     return Row(
@@ -281,8 +279,9 @@ def summarize(results: Path, preset_name: str, network: str) -> Row | None:
         dense_seeds=len(references),
         dense_error=mean_std(map(_error, references)) if references else (math.nan, math.nan),
         error=mean_std(map(_error, runs)),
-        raw_error=mean_std(result["test"]["error"]["raw"] for result in runs),
-        difference=(center, spread / math.sqrt(len(differences)) if differences else math.nan),
+        raw_error=mean_std(_error(result, "raw") for result in runs),
+        difference=_difference(pruned, dense, "final"),
+        raw_difference=_difference(pruned, dense, "raw"),
         kept=mean_std(result["kept"] for result in runs),
         ratio=mean_std(result["ratio"] for result in runs),
         layers={
@@ -295,6 +294,15 @@ def summarize(results: Path, preset_name: str, network: str) -> Row | None:
         else (math.nan, math.nan),
         training_images=runs[0]["training_images"],
     )
+
+
+def _difference(pruned: dict[int, Result], dense: dict[int, Result], which: str) -> tuple[float, float]:
+    """Return the mean difference of seeds that have both, and its standard error."""
+    found = [_error(pruned[seed], which) - _error(dense[seed]) for seed in sorted(pruned.keys() & dense.keys())]
+    if not found:
+        return math.nan, math.nan
+    center, spread = mean_std(found)
+    return center, spread / math.sqrt(len(found))
 
 
 def largest_layers_prune_most(row: Row, weights: dict[str, int]) -> bool:
@@ -352,5 +360,5 @@ def sensitivity(results: Path, network: str) -> list[Setting]:
     return settings
 
 
-def _error(result: Result) -> float:
-    return float(result["test"]["error"]["final"])
+def _error(result: Result, which: str = "final") -> float:
+    return float(result["test"]["error"][which])
