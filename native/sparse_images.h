@@ -99,7 +99,7 @@ struct Run {
 };
 
 // Writes the sums of a run that is not straight to their places.
-INLINE void write_run(const Step& step, const Run& run, const float* sums, const float* residual, float* out) {
+void write_run(const Step& step, const Run& run, const float* sums, const float* residual, float* out) {
     int64_t column = run.column, to = run.to;
     for (int64_t at = 0; at < run.count;) {
         int64_t stop = std::min(at + step.pitch - column, run.count);
@@ -117,40 +117,64 @@ INLINE void write_run(const Step& step, const Run& run, const float* sums, const
 // a density of 5 % took 8 to 12 % longer without. Smaller ones are in some cache, and asking took 2 to 6 % longer.
 constexpr int64_t far_floats = 1 << 20;
 
-// Segment `s` of the filters on one run of pixels. `staged` keeps their sums from block to block.
+// Block b of segment s of the filters on one run of pixels. The first block begins with the biases, the others with what
+// is `staged`, sums of run_max floats a filter; if it `ends`, they go to the result, which begins at `to` with the first
+// filter, and otherwise are staged again. `added` may be null, and is the residual there. With `ahead` what comes so many
+// floats after them is asked for.
+template <int vectors, bool begins, bool ends, class Place, class Values>
+INLINE void convolve_block(const Step& step, const Place* places, Values values, const float* base, int64_t last,
+                           int64_t s, int64_t b, float* staged, const float* added, float* to, int64_t ahead) {
+    floats least = all_lanes(least_of(step.activation));
+    int64_t plane = step.out_height * step.out_width;
+    const float* bias = step.bias;
+    staged -= s * step.segment * run_max;
+    over_rows(step, s, b, [=](int64_t r, int64_t begin, int64_t end) __attribute__((always_inline)) {
+        if (!begins && !ends && begin == end) return;
+        float* own = staged + r * run_max;
+        floats sums[vectors];
+        for (int i = 0; i < vectors; ++i) sums[i] = begins ? all_lanes(bias[r]) : load(own + i * width);
+        accumulate<vectors, 1>(sums, places, values, begin, end, base, last);
+        if (!ends) {
+            for (int i = 0; i < vectors; ++i) store(own + i * width, sums[i]);
+            return;
+        }
+        float* out = to + r * plane;
+        if (ahead)
+            for (int i = 0; i < vectors; i += 16 / width) __builtin_prefetch(out + ahead + i * width, 1, 2);
+        auto place = [=](int i) { return i + 1 < vectors ? i * width : last; };
+        if (added)
+            for (int i = 0; i < vectors; ++i) sums[i] += load(added + r * plane + place(i));
+        for (int i = 0; i < vectors; ++i) store(out + place(i), select(sums[i] < least, least, sums[i]));
+    });
+}
+
+// Segment s of the filters on one run of pixels. `staged` keeps their sums from block to block.
 template <int vectors, class Place, class Values>
 INLINE void convolve_run(const Step& step, const Place* places, Values values, const float* slab, const Run& run,
                          int64_t s, float* staged, const float* residual, float* out) {
-    const float* base = slab + run.first;
-    int64_t last = std::max<int64_t>(run.count - width, 0);
-    floats least = all_lanes(least_of(step.activation));
-    bool expects = step.rows * step.out_height * step.out_width >= far_floats;
+    int64_t last = std::max<int64_t>(run.count - width, 0), plane = step.out_height * step.out_width;
+    const float* added = residual ? residual + run.to : nullptr;
+    int64_t ahead = step.rows * plane >= far_floats ? run.count : 0;  // where the next run writes, after all other rows
     for (int64_t b = 0; b < step.blocks; ++b) {
-        bool begins = b == 0, ends = b + 1 == step.blocks;
-        over_rows(step, s, b, [&](int64_t r, int64_t begin, int64_t end) __attribute__((always_inline)) {
-            if (!begins && !ends && begin == end) return;
-            float* own = staged + (r - s * step.segment) * run_max;
-            floats sums[vectors];
-            for (int i = 0; i < vectors; ++i) sums[i] = begins ? all_lanes(step.bias[r]) : load(own + i * width);
-            accumulate<vectors, 1>(sums, places, values, begin, end, base, last);
-            int64_t image = r * step.out_height * step.out_width;
-            if (ends && run.straight) {
-                if (expects)  // what the next run of this row writes: it comes back to it after all the other rows
-                    for (int i = 0; i < vectors; i += 16 / width)
-                        __builtin_prefetch(out + image + run.to + run.count + i * width, 1, 2);
-                for (int i = 0; i < vectors; ++i) {
-                    int64_t at = image + run.to + (i + 1 < vectors ? i * width : last);
-                    if (residual) sums[i] += load(residual + at);
-                    store(out + at, select(sums[i] < least, least, sums[i]));
-                }
-                return;
-            }
-            for (int i = 0; i < vectors; ++i) store(own + i * width, sums[i]);
-            if (ends) {
-                store(own + last, sums[vectors - 1]);  // the last vector repeats pixels of the one before it
-                write_run(step, run, own, residual ? residual + image : nullptr, out + image);
-            }
-        });
+        auto block = [&](auto begins, auto ends) __attribute__((always_inline)) {
+            convolve_block<vectors, begins(), ends()>(step, places, values, slab + run.first, last, s, b, staged, added,
+                                                      out + run.to, ahead);
+        };
+        std::true_type yes;
+        std::false_type no;
+        bool ends = b + 1 == step.blocks && run.straight;
+        if (b == 0)
+            ends ? block(yes, yes) : block(yes, no);
+        else
+            ends ? block(no, yes) : block(no, no);
+    }
+    if (run.straight) return;
+    int64_t first = s * step.segment, count = std::min(step.segment, step.rows - first);
+    for (int64_t i = 0; i < count; ++i) {
+        float* own = staged + i * run_max;
+        store(own + last, load(own + (vectors - 1) * width));  // the last vector repeats pixels of the one before it
+        int64_t image = (first + i) * plane;
+        write_run(step, run, own, residual ? residual + image : nullptr, out + image);
     }
 }
 
