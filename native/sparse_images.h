@@ -155,19 +155,11 @@ INLINE void convolve_run(const Step& step, const Place* places, Values values, c
     int64_t last = std::max<int64_t>(run.count - width, 0), plane = step.out_height * step.out_width;
     const float* added = residual ? residual + run.to : nullptr;
     int64_t ahead = step.rows * plane >= far_floats ? run.count : 0;  // where the next run writes, after all other rows
-    for (int64_t b = 0; b < step.blocks; ++b) {
-        auto block = [&](auto begins, auto ends) __attribute__((always_inline)) {
+    for (int64_t b = 0; b < step.blocks; ++b)
+        with_ends(b, step.blocks, run.straight, [&](auto begins, auto ends) __attribute__((always_inline)) {
             convolve_block<vectors, begins(), ends()>(step, places, values, slab + run.first, last, s, b, staged, added,
                                                       out + run.to, ahead);
-        };
-        std::true_type yes;
-        std::false_type no;
-        bool ends = b + 1 == step.blocks && run.straight;
-        if (b == 0)
-            ends ? block(yes, yes) : block(yes, no);
-        else
-            ends ? block(no, yes) : block(no, no);
-    }
+        });
     if (run.straight) return;
     int64_t first = s * step.segment, count = std::min(step.segment, step.rows - first);
     for (int64_t i = 0; i < count; ++i) {

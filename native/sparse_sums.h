@@ -56,6 +56,18 @@ INLINE void accumulate(floats* sums, const Place* places, Values values, int64_t
     }
 }
 
+// Calls body(begins, ends) as constants: whether block b is the first, and whether it is the last of those that `end`.
+template <class Body>
+INLINE void with_ends(int64_t b, int64_t blocks, bool end, Body body) {
+    std::true_type yes;
+    std::false_type no;
+    bool ends = end && b + 1 == blocks;
+    if (b == 0)
+        ends ? body(yes, yes) : body(yes, no);
+    else
+        ends ? body(no, yes) : body(no, no);
+}
+
 // Calls body with a number of vectors, 1 to `widest`, that the compiler knows.
 template <class Body>
 INLINE void with_vectors(int64_t vectors, Body body) {

@@ -18,7 +18,7 @@ from secateur.run.weights import Array, Packed, SparseWeight, pack_columns, pack
 
 _L1_BYTES = 24 << 10  # what a block of the input may take of the first level of the cache
 # That a row should have, on average: with fewer, its waiting sums cost more than they. In a panel by its vectors.
-_WEIGHTS_IN_BLOCK = {0: 16, 1: 80, 2: 60, 4: 40, 8: 32}
+_WEIGHTS_IN_BLOCK = {0: 16, 1: 40, 2: 40, 4: 20, 8: 12}
 _BAND_BYTES = 320 << 10  # of a padded image, which should fit the second level
 _VECTORS = 12  # of pixels, that a kernel sums side by side
 _SEGMENT = 512  # rows whose sums fit the second level
