@@ -338,7 +338,7 @@ def _convolution(
     out = layer.window.out((sample[1], sample[2]), layer.kernel)
     halo = int(down.max(initial=0)) // stride_y
     row_bytes = max(len(used) * layer.inputs * pitch, 1) * 4
-    band = min(max(_BAND_BYTES // row_bytes - halo, 4, math.ceil(_VECTORS * lanes / pitch)), out[0])
+    band = _band(out, pitch, halo, row_bytes, lanes)
     is_whole = (stride_y, stride_x, pad_y, pad_x) == (1, 1, 0, 0)
     plane_rows = sample[1] if is_whole else band + halo
     plane = plane_rows * pitch
@@ -363,6 +363,10 @@ def _convolution(
         phases=phases.ctypes.data,
     )
     return packed, step, phases
+
+
+def _band(out: tuple[int, int], pitch: int, halo: int, row_bytes: int, lanes: int) -> int:
+    return min(max(_BAND_BYTES // row_bytes - halo, 4, math.ceil(_VECTORS * lanes / pitch)), out[0])
 
 
 def _panel_convolution(
