@@ -28,7 +28,7 @@ bool needs_packing(const Step& step) {
 
 // Room for the slab, and for the vector that a short run reads past its end.
 int64_t slab_floats(const Step& step) {
-    return needs_packing(step) ? step.phase_count * step.inputs * step.plane() + width : 0;
+    return needs_packing(step) ? step.phase_count * step.inputs * step.plane + width : 0;
 }
 
 // The rows of one phase of one channel that a band reads, and where they go.
@@ -71,9 +71,13 @@ void pack_one_by_one(const Rows& rows, int64_t stride) {
     for (int64_t i = 0; i < rows.count; ++i) {
         const float* from = rows.from + i * rows.between;
         float* to = rows.to + i * rows.pitch;
-        std::fill(to, to + rows.begin, 0.f);
+        if (rows.pitch < width || rows.pitch > 2 * width) {
+            std::fill_n(to, rows.pitch, 0.f);
+        } else {
+            store(to, floats{});
+            store(to + rows.pitch - width, floats{});
+        }
         for (int64_t j = rows.begin; j < rows.end; ++j) to[j] = from[stride * j];
-        std::fill(to + rows.end, to + rows.pitch, 0.f);
     }
 }
 
@@ -102,7 +106,7 @@ void pack_channel(const Step& step, const float* x, int64_t c, int64_t top, floa
     expect_channel(step, image, c, top);
     for (int64_t f = 0; f < step.phase_count; ++f) {
         int64_t dy = step.phases[2 * f] - step.pad_y, dx = step.phases[2 * f + 1] - step.pad_x, s = step.stride_x;
-        float* plane = slab + (f * step.inputs + c) * step.plane();
+        float* plane = slab + (f * step.inputs + c) * step.plane;
         // The columns j with 0 ≤ j·s + dx < width.
         int64_t begin = dx >= 0 ? 0 : std::min((-dx + s - 1) / s, step.pitch);
         int64_t end = std::clamp(step.width > dx ? (step.width - dx + s - 1) / s : 0, begin, step.pitch);
@@ -112,7 +116,11 @@ void pack_channel(const Step& step, const float* x, int64_t c, int64_t top, floa
         int64_t inside = step.height > above ? (step.height - above + every - 1) / every : 0;
         int64_t stop = std::clamp(inside, first, step.plane_rows);
         if (first > 0) std::fill_n(plane, first * step.pitch, 0.f);
-        if (stop < step.plane_rows) std::fill(plane + stop * step.pitch, plane + step.plane(), 0.f);
+        // What is behind the rows is zero; rows go over what a vector of zeros takes of them.
+        if (stop == step.plane_rows && stop * step.pitch >= width && step.plane - stop * step.pitch <= width)
+            store(plane + step.plane - width, floats{});
+        else
+            std::fill(plane + stop * step.pitch, plane + step.plane, 0.f);
         pack_rows({image + (above + first * every) * step.width + dx, every * step.width, stop - first, begin, end,
                    step.pitch, plane + first * step.pitch},
                   s);
@@ -268,7 +276,7 @@ INLINE void over_runs(const Step& step, int64_t top, int64_t rows, Body body) {
 INLINE void expect_run(const Step& step, const float* slab, const Run& run) {
     for (int64_t c = 0; c < step.inputs; ++c)
         for (int64_t k = 0; k < run.count; k += 16)
-            __builtin_prefetch(slab + c * step.plane() + run.first + run.count + k, 0, 2);
+            __builtin_prefetch(slab + c * step.plane + run.first + run.count + k, 0, 2);
 }
 
 // Room for the result before it is pooled.

@@ -95,11 +95,11 @@ INLINE void multiply_panel(const Step& step, const Place* places, Values values,
 
 // Pads the images of a panel: pixel (i, j) goes to (i + pad_y, j + pad_x).
 void pad_panel(const Step& step, const float* in, int64_t lanes, float* padded) {
-    std::fill_n(padded, step.inputs * step.plane() * lanes, 0.f);
+    std::fill_n(padded, step.inputs * step.plane * lanes, 0.f);
     for (int64_t c = 0; c < step.inputs; ++c)
         for (int64_t i = 0; i < step.height; ++i)
             std::copy_n(in + (c * step.height + i) * step.width * lanes, step.width * lanes,
-                        padded + (c * step.plane() + (i + step.pad_y) * step.pitch + step.pad_x) * lanes);
+                        padded + (c * step.plane + (i + step.pad_y) * step.pitch + step.pad_x) * lanes);
 }
 
 // A convolution of a padded panel, pixel by pixel of the pooled result: what windows of the pool share is done again.
@@ -137,7 +137,7 @@ struct Room {
     Room(const Step* steps, int64_t count) : features(steps[0].features_in()) {
         for (int64_t k = 0; k < count; ++k) {
             features = std::max(features, steps[k].features_out());
-            if (steps[k].kind == convolution) padded = std::max(padded, steps[k].inputs * steps[k].plane());
+            if (steps[k].kind == convolution) padded = std::max(padded, steps[k].inputs * steps[k].plane);
         }
     }
     int64_t all() const { return 2 * features + padded; }

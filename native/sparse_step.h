@@ -37,11 +37,13 @@ struct Step {
     const uint8_t* codes;  // or the value is table[codes[j]], where `values` is null
     const float* table;
     const float* bias;
-    // Of convolutions only. `plane_rows` and `pitch` are the height and width of what weights are offsets into: of the
-    // padded image, of one of its phases, or of as many rows of it as a band of output rows reads.
+    // Of convolutions only. Weights are offsets into planes, one for each channel, or for each phase of each: `plane` is
+    // how many floats stand from one to the next, `pitch` from one row to the next. A plane has `plane_rows` rows: those
+    // of the image, or of the padded one, or as many of them as a band of output rows reads. Zeros on the left of a row
+    // may be those on the right of the row before; behind the last row there are some, too.
     int64_t height, width, out_height, out_width;
     int64_t stride_y, stride_x, pad_y, pad_x;
-    int64_t plane_rows, pitch, band;
+    int64_t plane_rows, pitch, plane, band;
     int64_t phase_count;
     const int32_t* phases;      // (y, x) of each phase that a weight reads
     int64_t pool, pool_stride;  // pool 0: none
@@ -49,7 +51,6 @@ struct Step {
 
     int64_t features_in() const { return kind == linear ? inputs : inputs * height * width; }
     int64_t features_out() const { return kind == linear ? rows : rows * pooled_height * pooled_width; }
-    int64_t plane() const { return plane_rows * pitch; }
     int64_t run_length() const { return (out_height - 1) * pitch + out_width; }  // pixels from first to last
     int64_t segments() const { return (rows + segment - 1) / segment; }
     int64_t slices() const { return (segment + side - 1) / side; }  // of a segment in a block

@@ -148,6 +148,11 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
     step.band = panels || plain ? step.out_height : 1 + below(step.out_height);
     step.plane_rows = panels ? height + 2 * step.pad_y : plain ? height : step.band + (made.down - 1) / strides[0];
     step.pitch = (wide + 2 * step.pad_x + strides[1] - 1) / strides[1];
+    step.plane = step.plane_rows * step.pitch;
+    if (!panels && !plain && strides[1] == 1 && below(2)) {  // zeros on the left of a row serve the row before
+        step.pitch = std::max(wide + step.pad_x, step.out_width);
+        step.plane = step.plane_rows * step.pitch + step.pad_x + below(20);
+    }
     int64_t percent = below(3) ? below(101) : 0;
     for (int64_t r = 0; r < step.rows; ++r)
         for (int64_t c = 0; c < channels; ++c)
@@ -162,7 +167,7 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
             phase = static_cast<int64_t>(phases.size()) / 2;
             phases.push_back(static_cast<int32_t>(dy)), phases.push_back(static_cast<int32_t>(dx));
         }
-        weight.place = (phase * channels + weight.channel) * step.plane() + weight.down / strides[0] * step.pitch +
+        weight.place = (phase * channels + weight.channel) * step.plane + weight.down / strides[0] * step.pitch +
                        weight.right / strides[1];
     }
     step.phase_count = static_cast<int64_t>(phases.size()) / 2;

@@ -7,6 +7,7 @@ trace (dense: 0 · ∞ = NaN); and denormals, in weights, inputs and results, co
 import copy
 import threading
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from secateur import native
 from secateur.run import Kernel, SparseChain, kernels
+from secateur.run import chain as chain_module
 from secateur.run.layers import Layer, Pool, Window
 from secateur.run.weights import SparseWeight
 
@@ -175,6 +177,56 @@ def test_a_convolution_is_the_dense_one(
     chain = chain_of([layer], kernel, way)
     for _ in range(2):
         assert_near(chain(x, residual), dense([layer], x, residual))
+
+
+@settings(max_examples=120)
+@given(
+    window=st.builds(
+        Window,
+        stride=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+        padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+        dilation=st.just((1, 1)),
+        groups=st.just(1),
+    ),
+    kernel_size=st.tuples(st.integers(1, 3), st.integers(1, 5)),
+    size=st.tuples(st.integers(1, 12), st.integers(40, 240)),
+    density=st.sampled_from([0.02, 0.3]),
+    slab=st.sampled_from([1, 20_000, 1 << 19]),
+    way=ways,
+    seed=st.integers(0, 2**20),
+)
+def test_wide_images_are_made_row_by_row_in_bands_of_any_size(window, kernel_size, size, density, slab, way, seed):
+    torch.manual_seed(seed)
+    layer = sparse_layer((5, 3, *kernel_size), density, "relu", window)
+    x = torch.randn(2, 3, *size)
+    assume(min(window.out(size, kernel_size)) >= 1)
+    with patch.object(chain_module, "_MOST_BAND_BYTES", slab):
+        assert_near(chain_of([layer], Kernel(0), way)(x), dense([layer], x))
+
+
+@pytest.mark.parametrize(
+    ("width", "out_width", "stride", "pad", "kernel", "pitch", "spill"),
+    [
+        (14, 14, 1, 1, 3, 15, 1),  # zeros on the left serve the row before
+        (7, 7, 1, 2, 5, 9, 2),
+        (9, 7, 1, 0, 3, 9, 0),  # no zeros, nothing to share
+        (56, 28, 2, 1, 3, 29, 0),  # one phase has a zero on its left and a pixel more
+        (28, 14, 2, 0, 1, 14, 0),
+        (224, 224, 1, 1, 3, 232, 0),  # row by row: each begins as a vector does
+        (56, 56, 1, 1, 3, 58, 0),  # which would make a tenth more of these
+    ],
+)
+def test_rows_of_a_packed_image_stand_close(width, out_width, stride, pad, kernel, pitch, spill):
+    assert chain_module._pitch(width, out_width, stride, pad, np.arange(kernel), 8) == (pitch, spill)
+
+
+def test_bands_fill_runs_of_vectors_and_fit_the_cache():
+    # 14 rows of 14 pixels are 25 vectors: three runs, so that of the bands that make no more the smallest is taken.
+    assert chain_module._band((14, 14), 14, 0, 512, 2048, 16.0, 8) == 5
+    assert chain_module._band((14, 14), 14, 0, 512 << 10, 2048, 16.0, 8) == 1  # however large a row is
+    assert chain_module._band((1, 5), 5, 0, 1, 1, 1.0, 8) == 1
+    band = chain_module._band((224, 224), 232, 2, 64, 64, 16.0, 8)
+    assert 64 * (band + 2) * 232 * 4 <= 512 << 10 < 64 * (band + 4) * 232 * 4
 
 
 @settings(max_examples=80)
