@@ -31,99 +31,164 @@ int64_t slab_floats(const Step& step) {
     return needs_packing(step) ? step.phase_count * step.inputs * step.plane + width : 0;
 }
 
-// The rows of one phase of one channel that a band reads, and where they go.
-struct Rows {
-    const float* from;  // pixel 0 of the first, which may lie outside of the image
-    int64_t between;    // floats from one to the next
-    int64_t count;
-    int64_t begin, end;  // the columns j for which from[stride·j] lies in the image
-    int64_t pitch;       // columns of a row of the slab: zeros on both sides
-    float* to;
+// What a band reads of one phase, in every channel: rows of pixels, and zeros around them.
+struct Part {
+    int64_t first, stop;  // rows of the plane that have pixels, and
+    int64_t begin, end;   // their columns that do
+    int64_t from;         // where in a channel of the image column 0 of row `first` would be
+    int64_t stride;       // from a pixel to the next, in the image, and
+    int64_t below;        // from a row to the next
+    int64_t to;           // where in the slab the first channel's plane begins
+
+    // Phase f, for the output rows from `top` on. It has pixel (i, j) of its plane from row (top + i)·stride_y + dy and
+    // column j·stride_x + dx of the image, where dy = phase_y − pad_y and dx = phase_x − pad_x.
+    Part(const Step& step, int64_t f, int64_t top) : stride(step.stride_x), below(step.stride_y * step.width) {
+        int64_t dy = step.phases[2 * f] - step.pad_y + top * step.stride_y, dx = step.phases[2 * f + 1] - step.pad_x;
+        // The least k ≥ 0 with k·s + d ≥ limit.
+        auto least = [](int64_t limit, int64_t d, int64_t s) { return d >= limit ? 0 : (limit - d + s - 1) / s; };
+        first = std::min(least(0, dy, step.stride_y), step.plane_rows);
+        stop = std::clamp(least(step.height, dy, step.stride_y), first, step.plane_rows);
+        begin = std::min(least(0, dx, stride), step.pitch);
+        end = std::clamp(least(step.width, dx, stride), begin, step.pitch);
+        from = dy * step.width + first * below + dx;
+        to = f * step.inputs * step.plane;
+    }
+
+    int64_t vectors() const { return (end - begin + width - 1) / width; }
+
+    // Whether its rows can be packed by the vector.
+    bool is_simple(int64_t pitch) const {
+        return stride <= 2 && end - begin >= width && begin <= width && pitch - end <= width;
+    }
 };
 
-template <int stride>
-INLINE floats every(const float* from) {
-    return stride == 1 ? load(from) : load_every_other(from);
+// Zeros before and behind the pixels of a row. Rows are short, and every call of memset or memcpy would cost as much as
+// its work: zeros are written by the vector, and pixels over them.
+INLINE void clear_ends(const Part& part, int64_t pitch, float* to) {
+    if (part.begin > 0) store(to, floats{});
+    if (pitch > part.end) store(to + pitch - width, floats{});
 }
 
-// Packs rows of `vectors` vectors, or of more where that is 0. Rows are short, and every call of memcpy or memset would
-// cost as much as its work: zeros are written by the vector first, pixels over them, and the last vector over the one
-// before it. With a number of vectors that the compiler knows, rows of 28 pixels take a third of the time.
+// Packs rows of `vectors` vectors, or of more where that is 0; the last is written over the one before it. With a
+// number that the compiler knows, rows of 28 pixels take a third of the time.
 template <int stride, int vectors>
-void pack_by_vector(Rows rows) {
-    int64_t begin = rows.begin, last = rows.end - width, pitch = rows.pitch, between = rows.between;
-    bool left = begin > 0, right = pitch > rows.end;
-    const float* from = rows.from;
-    float* to = rows.to;
-    for (int64_t i = 0; i < rows.count; ++i, from += between, to += pitch) {
-        if (left) store(to, floats{});
-        if (right) store(to + pitch - width, floats{});
-        for (int k = 0; k < vectors - 1; ++k)
-            store(to + begin + k * width, every<stride>(from + stride * (begin + k * width)));
-        if (vectors == 0)
-            for (int64_t j = begin; j < last; j += width) store(to + j, every<stride>(from + stride * j));
-        store(to + last, every<stride>(from + stride * last));
+INLINE void pack_rows(Part part, int64_t pitch, const float* from, float* to) {
+    auto copy = [&](int64_t j) __attribute__((always_inline)) {
+        store(to + j, stride == 1 ? load(from + j) : load_every_other(from + 2 * j));
+    };
+    for (int64_t i = part.first; i < part.stop; ++i, from += part.below, to += pitch) {
+        clear_ends(part, pitch, to);
+        for (int k = 0; k < vectors - 1; ++k) copy(part.begin + k * width);
+        for (int64_t j = part.begin; vectors == 0 && j < part.end - width; j += width) copy(j);
+        copy(part.end - width);
+    }
+}
+
+// Packs two phases at once, whose columns take turns in the image: each vector of it is read once. Both have `vectors`
+// vectors, and `from` is the first pixel of either.
+template <int vectors>
+INLINE void pack_pair(Part even, Part odd, int64_t pitch, const float* from, float* to_even, float* to_odd) {
+    const float* last_even = from + 2 * (even.end - even.begin - width);
+    const float* last_odd = from + 2 * (odd.end - odd.begin - width) + 1;
+    for (int64_t i = even.first; i < even.stop; ++i) {
+        clear_ends(even, pitch, to_even);
+        clear_ends(odd, pitch, to_odd);
+        for (int k = 0; k < vectors - 1; ++k) {
+            auto [one, other] = load_both(from + 2 * k * width);
+            store(to_even + even.begin + k * width, one);
+            store(to_odd + odd.begin + k * width, other);
+        }
+        store(to_even + even.end - width, load_every_other(last_even));
+        store(to_odd + odd.end - width, load_every_other(last_odd));
+        from += even.below, last_even += even.below, last_odd += even.below, to_even += pitch, to_odd += pitch;
     }
 }
 
 // Packs rows whatever their shape is.
-void pack_one_by_one(const Rows& rows, int64_t stride) {
-    for (int64_t i = 0; i < rows.count; ++i) {
-        const float* from = rows.from + i * rows.between;
-        float* to = rows.to + i * rows.pitch;
-        if (rows.pitch < width || rows.pitch > 2 * width) {
-            std::fill_n(to, rows.pitch, 0.f);
+void pack_one_by_one(const Part& part, int64_t pitch, const float* from, float* to) {
+    for (int64_t i = part.first; i < part.stop; ++i, from += part.below, to += pitch) {
+        if (pitch < width || pitch > 2 * width) {
+            std::fill_n(to, pitch, 0.f);
         } else {
             store(to, floats{});
-            store(to + rows.pitch - width, floats{});
+            store(to + pitch - width, floats{});
         }
-        for (int64_t j = rows.begin; j < rows.end; ++j) to[j] = from[stride * j];
+        for (int64_t j = part.begin; j < part.end; ++j) to[j] = from[part.stride * j];
     }
 }
 
-void pack_rows(const Rows& rows, int64_t stride) {
-    int64_t length = rows.end - rows.begin;
-    if (stride > 2 || length < width || rows.begin > width || rows.pitch - rows.end > width)
-        return pack_one_by_one(rows, stride);
-    int64_t vectors = (length + width - 1) / width;
-    auto by = [&](auto n) { stride == 1 ? pack_by_vector<1, n()>(rows) : pack_by_vector<2, n()>(rows); };
-    vectors > widest ? by(std::integral_constant<int, 0>()) : with_vectors(vectors, by);
+// Writes zeros before and behind the rows that have pixels. Rows go over what a vector of zeros takes of them.
+INLINE void clear_around(const Step& step, const Part& part, float* plane) {
+    if (part.first > 0) std::fill_n(plane, part.first * step.pitch, 0.f);
+    int64_t behind = part.stop * step.pitch;
+    if (part.stop == step.plane_rows && behind >= width && step.plane - behind <= width)
+        store(plane + step.plane - width, floats{});
+    else
+        std::fill(plane + behind, plane + step.plane, 0.f);
 }
 
-// Asks for what a band reads of the channel after c: it stands elsewhere, and no processor foresees where.
-INLINE void expect_channel(const Step& step, const float* image, int64_t c, int64_t top) {
-    if (c + 1 == step.inputs) return;
-    int64_t first = std::max<int64_t>(top * step.stride_y - step.pad_y, 0);
-    int64_t last = std::min((top + step.plane_rows) * step.stride_y - step.pad_y, step.height);
-    const float* next = image + step.height * step.width;
-    for (int64_t at = first * step.width; at < last * step.width; at += 16) __builtin_prefetch(next + at);
+// Asks for the rows of a part in the next channel. With a stride they are not side by side, and no processor foresees
+// them: unasked, 3×3 with stride 2 takes 5 % longer. Those that are side by side take up to 2 % less unasked.
+INLINE void expect_rows(const Part& part, const float* from) {
+    for (int64_t i = part.first; i < part.stop; ++i, from += part.below)
+        for (int64_t k = part.begin; k < part.end; k += 16 / part.stride) __builtin_prefetch(from + part.stride * k);
 }
 
-// Copies what a band reads of channel c into the slab, whose first row is the first that output row `top` reads. Phase
-// (dy, dx) has pixel (i, j) from ((top + i)·stride_y + dy − pad_y, j·stride_x + dx − pad_x), and zeros around it.
-void pack_channel(const Step& step, const float* x, int64_t c, int64_t top, float* slab) {
-    const float* image = x + c * step.height * step.width;
-    expect_channel(step, image, c, top);
+// Packs all channels of one phase.
+void pack_phase(const Step& step, const Part& part, const float* x, float* slab) {
+    int64_t pitch = step.pitch, channel = step.height * step.width;
+    auto over_channels = [&](auto pack) __attribute__((always_inline)) {
+        for (int64_t c = 0; c < step.inputs; ++c) {
+            const float* from = x + c * channel + part.from;
+            float* plane = slab + part.to + c * step.plane;
+            if (step.stride_y > 1 && c + 1 < step.inputs) expect_rows(part, from + channel);
+            clear_around(step, part, plane);
+            pack(from, plane + part.first * pitch);
+        }
+    };
+    if (!part.is_simple(pitch))
+        return over_channels([&](const float* from, float* to) { pack_one_by_one(part, pitch, from, to); });
+    auto by = [&](auto n) {
+        over_channels([&](const float* from, float* to) __attribute__((always_inline)) {
+            if (part.stride == 1)
+                pack_rows<1, n()>(part, pitch, from, to);
+            else
+                pack_rows<2, n()>(part, pitch, from, to);
+        });
+    };
+    part.vectors() > widest ? by(std::integral_constant<int, 0>()) : with_vectors(part.vectors(), by);
+}
+
+// Packs all channels of two phases that have the same rows, if that can be done at once. Returns whether it was.
+bool pack_phases(const Step& step, const Part& one, const Part& other, const float* x, float* slab) {
+    bool swapped = other.from + 2 * other.begin < one.from + 2 * one.begin;
+    const Part &even = swapped ? other : one, &odd = swapped ? one : other;
+    if (even.stride != 2 || !even.is_simple(step.pitch) || !odd.is_simple(step.pitch) ||
+        even.vectors() != odd.vectors() || even.vectors() > widest)
+        return false;
+    with_vectors(even.vectors(), [&](auto n) {
+        for (int64_t c = 0; c < step.inputs; ++c) {
+            const float* from = x + c * step.height * step.width + even.from;
+            float *to_even = slab + even.to + c * step.plane, *to_odd = slab + odd.to + c * step.plane;
+            if (c + 1 < step.inputs) expect_rows(even, from + step.height * step.width);
+            clear_around(step, even, to_even);
+            clear_around(step, odd, to_odd);
+            int64_t above = even.first * step.pitch;
+            pack_pair<n()>(even, odd, step.pitch, from + 2 * even.begin, to_even + above, to_odd + above);
+        }
+    });
+    return true;
+}
+
+// Copies what a band reads of the image into the slab, whose first row is the first that output row `top` reads.
+void pack_band(const Step& step, const float* x, int64_t top, float* slab) {
     for (int64_t f = 0; f < step.phase_count; ++f) {
-        int64_t dy = step.phases[2 * f] - step.pad_y, dx = step.phases[2 * f + 1] - step.pad_x, s = step.stride_x;
-        float* plane = slab + (f * step.inputs + c) * step.plane;
-        // The columns j with 0 ≤ j·s + dx < width.
-        int64_t begin = dx >= 0 ? 0 : std::min((-dx + s - 1) / s, step.pitch);
-        int64_t end = std::clamp(step.width > dx ? (step.width - dx + s - 1) / s : 0, begin, step.pitch);
-        // The rows i with 0 ≤ (top + i)·stride_y + dy < height, and zeros before and after them.
-        int64_t above = top * step.stride_y + dy, every = step.stride_y;
-        int64_t first = std::clamp<int64_t>(above >= 0 ? 0 : (-above + every - 1) / every, 0, step.plane_rows);
-        int64_t inside = step.height > above ? (step.height - above + every - 1) / every : 0;
-        int64_t stop = std::clamp(inside, first, step.plane_rows);
-        if (first > 0) std::fill_n(plane, first * step.pitch, 0.f);
-        // What is behind the rows is zero; rows go over what a vector of zeros takes of them.
-        if (stop == step.plane_rows && stop * step.pitch >= width && step.plane - stop * step.pitch <= width)
-            store(plane + step.plane - width, floats{});
+        Part part(step, f, top);
+        bool has_pair = f + 1 < step.phase_count && step.phases[2 * f] == step.phases[2 * f + 2];
+        if (has_pair && pack_phases(step, part, Part(step, f + 1, top), x, slab))
+            ++f;
         else
-            std::fill(plane + stop * step.pitch, plane + step.plane, 0.f);
-        pack_rows({image + (above + first * every) * step.width + dx, every * step.width, stop - first, begin, end,
-                   step.pitch, plane + first * step.pitch},
-                  s);
+            pack_phase(step, part, x, slab);
     }
 }
 
@@ -135,29 +200,44 @@ struct Run {
     bool straight;
 };
 
+// Writes sums that stand side by side in the result, too, by the vector; the last goes over the one before it.
+INLINE void write_piece(const float* sums, const float* residual, int64_t length, floats least, float* out) {
+    auto write = [&](int64_t j) __attribute__((always_inline)) {
+        floats sum = residual ? load(sums + j) + load(residual + j) : load(sums + j);
+        store(out + j, select(sum < least, least, sum));
+    };
+    for (int64_t j = 0; j < length - width; j += width) write(j);
+    write(length - width);
+}
+
 // Writes the sums of a run that is not straight to their places.
 void write_run(const Step& step, const Run& run, const float* sums, const float* residual, float* out) {
-    int64_t column = run.column, to = run.to;
-    for (int64_t at = 0; at < run.count;) {
-        int64_t stop = std::min(at + step.pitch - column, run.count);
-        int64_t length = std::min(stop - at, step.out_width - column);
-        if (length > 0) {
-            finish(sums + at, residual ? residual + to : nullptr, length, step.activation, out + to);
-            to += length;
-        }
+    int64_t column = run.column, to = run.to, pitch = step.pitch, out_width = step.out_width, count = run.count;
+    int64_t activation = step.activation;
+    floats least = all_lanes(least_of(activation));
+    for (int64_t at = 0; at < count;) {
+        int64_t stop = std::min(at + pitch - column, count);
+        int64_t length = std::min(stop - at, out_width - column);
+        const float* added = residual ? residual + to : nullptr;
+        if (length >= width && activation <= relu)
+            write_piece(sums + at, added, length, least, out + to);
+        else if (length > 0)
+            finish(sums + at, added, length, activation, out + to);
+        to += std::max<int64_t>(length, 0);
         at = stop;
         column = 0;
     }
 }
 
-// Results of so many numbers come from memory before they are written, and are asked for early: 64 × 224 × 224 of them at
-// a density of 5 % took 8 to 12 % longer without. Smaller ones are in some cache, and asking took 2 to 6 % longer.
-constexpr int64_t far_floats = 1 << 20;
+// Results of so many numbers come from memory before they are written, and are asked for early: 64 × 224 × 224 of them
+// at a density of 5 % took 8 to 12 % longer without, 256 × 56 × 56 6 %. Half as many and fewer are in some cache, and
+// asking took 2 to 8 % longer.
+constexpr int64_t far_floats = 3 << 18;
 
-// Block b of segment s of the filters on one run of pixels. The first block begins with the biases, the others with what
-// is `staged`, sums of run_max floats a filter; if it `ends`, they go to the result, which begins at `to` with the first
-// filter, and otherwise are staged again. `added` may be null, and is the residual there. With `ahead` what comes so many
-// floats after them is asked for.
+// Block b of segment s of the filters on one run of pixels. The first block begins with the biases, the others with
+// what is `staged`, sums of run_max floats a filter; if it `ends`, they go to the result, which begins at `to` with the
+// first filter, and otherwise are staged again. `added` may be null, and is the residual there. With `ahead` what comes
+// so many floats after them is asked for.
 template <int vectors, bool begins, bool ends, class Place, class Values>
 INLINE void convolve_block(const Step& step, const Place* places, Values values, const float* base, int64_t last,
                            int64_t s, int64_t b, float* staged, const float* added, float* to, int64_t ahead) {
@@ -296,7 +376,7 @@ bool convolve(const Step& step, const float* x, const float* residual, float* y,
         float* staged = staged_of_thread.take(step.segment * run_max + slab_floats(step));
         if (!staged) return false;
         float* packed = staged + step.segment * run_max;
-        for (int64_t c = 0; packs && c < step.inputs; ++c) pack_channel(step, x, c, top, packed);
+        if (packs) pack_band(step, x, top, packed);
         const float* slab = packs ? packed : x + top * step.pitch;
         with_types(step, [&](auto places, auto values) {
             over_runs(step, top, rows, [&](int64_t vectors, const Run& run) {

@@ -37,10 +37,10 @@ struct Step {
     const uint8_t* codes;  // or the value is table[codes[j]], where `values` is null
     const float* table;
     const float* bias;
-    // Of convolutions only. Weights are offsets into planes, one for each channel, or for each phase of each: `plane` is
-    // how many floats stand from one to the next, `pitch` from one row to the next. A plane has `plane_rows` rows: those
-    // of the image, or of the padded one, or as many of them as a band of output rows reads. Zeros on the left of a row
-    // may be those on the right of the row before; behind the last row there are some, too.
+    // Of convolutions only. Weights are offsets into planes, one for each channel, or for each phase of each: `plane`
+    // is how many floats stand from one to the next, `pitch` from one row to the next. A plane has `plane_rows` rows:
+    // those of the image, or of the padded one, or as many of them as a band of output rows reads. Zeros on the left of
+    // a row may be those on the right of the row before; behind the last row there are some, too.
     int64_t height, width, out_height, out_width;
     int64_t stride_y, stride_x, pad_y, pad_x;
     int64_t plane_rows, pitch, plane, band;

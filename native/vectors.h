@@ -42,23 +42,44 @@ INLINE floats shuffled(floats one, floats two, ints places) {
 INLINE floats load(const float* from) { return *reinterpret_cast<const loose_floats*>(from); }
 INLINE void store(float* to, floats x) { *reinterpret_cast<loose_floats*>(to) = x; }
 
-// from[0], from[2] and so on; nothing is read behind the last of them. Half are the even ones of one vector, and half the
-// odd ones of another, which begins with the last of those.
-INLINE floats load_every_other(const float* from) {
 #if __BIGGEST_ALIGNMENT__ == 32 && defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
-    // Registers of eight lanes are shuffled within their halves in one step, across them in three that take 2.5 times as
-    // long: the vectors are put together of what the halves need.
+#define SHUFFLES_HALVES  // which registers of eight lanes do in one step, while it takes three across their halves
+
+INLINE floats load_halves(const float* low, const float* high) {
     using half = float __attribute__((vector_size(16), aligned(4), may_alias));
-    auto joined = [](const float* low, const float* high) __attribute__((always_inline)) {
-        return __builtin_shufflevector(*reinterpret_cast<const half*>(low), *reinterpret_cast<const half*>(high), 0, 1, 2,
-                                       3, 4, 5, 6, 7);
-    };
-    floats even = joined(from, from + 8), odd = joined(from + 3, from + 11);
-    return __builtin_shufflevector(even, odd, 0, 2, 9, 11, 4, 6, 13, 15);
+    half one = *reinterpret_cast<const half*>(low), other = *reinterpret_cast<const half*>(high);
+    return __builtin_shufflevector(one, other, 0, 1, 2, 3, 4, 5, 6, 7);
+}
+#endif
+
+// from[0], from[2] and so on; nothing is read behind the last of them. Half are the even ones of one vector, and half
+// the odd ones of another, which begins with the last of those.
+INLINE floats load_every_other(const float* from) {
+#ifdef SHUFFLES_HALVES
+    floats one = load_halves(from, from + 8), other = load_halves(from + 3, from + 11);
+    return __builtin_shufflevector(one, other, 0, 2, 9, 11, 4, 6, 13, 15);
 #else
     ints mix;
     for (int k = 0; k < width; ++k) mix[k] = 2 * k + (k >= width / 2);
     return shuffled(load(from), load(from + width - 1), mix);
+#endif
+}
+
+struct Both {
+    floats even, odd;
+};
+
+// from[0], from[2] and so on, and from[1], from[3] and so on.
+INLINE Both load_both(const float* from) {
+#ifdef SHUFFLES_HALVES
+    floats one = load_halves(from, from + 8), other = load_halves(from + 4, from + 12);
+    return {__builtin_shufflevector(one, other, 0, 2, 8, 10, 4, 6, 12, 14),
+            __builtin_shufflevector(one, other, 1, 3, 9, 11, 5, 7, 13, 15)};
+#else
+    ints even, odd;
+    for (int k = 0; k < width; ++k) even[k] = 2 * k, odd[k] = 2 * k + 1;
+    floats one = load(from), other = load(from + width);
+    return {shuffled(one, other, even), shuffled(one, other, odd)};
 #endif
 }
 
