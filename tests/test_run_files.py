@@ -1,6 +1,7 @@
 """From a file to a sparse network, without dense weights on the way."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import secateur
 from secateur import models
 from secateur.encode import Archive
 from secateur.encode.container import Architecture
-from secateur.run import SparseChain, compile_sparse, load_sparse, planner
+from secateur.run import Group, Kernel, SparseChain, compile_sparse, load_sparse, planner
 from secateur.run.simplify import fold
 from secateur.run.tracing import note_shapes
 from secateur.run.units import units
@@ -190,10 +191,66 @@ def test_a_plan_in_the_file_is_followed(tmp_path, images, monkeypatch):
         assert_close(network(images), model(images), rtol=1e-4, atol=1e-4)
 
 
-def test_a_damaged_plan_in_the_file_is_refused(tmp_path, images):
+def saved_with_plan(path, model, change, images, monkeypatch):
+    """Save a network whose layers all win, with the plan that `change` makes of theirs."""
+    monkeypatch.setattr(planner, "race", lambda calls, **_: [9.0, *[1.0] * (len(calls) - 1)])
+    plan = change(compile_sparse(model, images).plan)
+    secateur.save(model, path, metadata={"plan": plan.to_json()})
+    return plan
+
+
+def test_a_plan_in_the_file_is_followed_without_dense_weights(tmp_path, images, monkeypatch):
+    model = pruned("lenet-300-100", 0.1)
+
+    def apart(plan):  # where load_sparse would join all layers
+        kernels = {"fc1": Kernel(4, 2), "fc2": None, "fc3": Kernel(1, 1, True)}
+        return replace(plan, groups=tuple(Group((name,), kernel, 2.0, 1.0) for name, kernel in kernels.items()))
+
+    plan = saved_with_plan(tmp_path / "model.cut", model, apart, images, monkeypatch)
+    assert plan.weights["fc2"][0][0] < 100  # units that nobody reads are taken out before it is made
+    network = load_sparse(tmp_path / "model.cut", batch=64)
+    assert [(group.layers, group.kernel) for group in network.plan.groups] == [
+        (("fc1",), Kernel(4, 2)),
+        (("fc3",), Kernel(1, 1, True)),
+    ]
+    assert [name for name, _ in network.named_parameters()] == ["fc2.weight", "fc2.bias"]
+    with torch.no_grad():
+        assert_close(network(images), model(images), rtol=1e-4, atol=1e-4)
+
+
+def larger(plan):
+    shape, count = plan.weights["fc1"]
+    return replace(plan, weights={**plan.weights, "fc1": (shape, count + 1)})
+
+
+def of_another(plan):
+    groups = tuple(replace(group, layers=tuple(f"layer.{name}" for name in group.layers)) for group in plan.groups)
+    return replace(plan, groups=groups, weights={f"layer.{name}": one for name, one in plan.weights.items()})
+
+
+def crossed(plan):
+    return replace(plan, groups=(Group(("fc1", "fc3"), Kernel(), 2.0, 1.0), Group(("fc2",), None, 2.0, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (larger, r'model\.cut: the plan was made for another network: "fc1" has .* weights of shape'),
+        (of_another, r'model\.cut: the plan was made for another network: "layer\.fc1" .* no weights in the network'),
+        (crossed, r"model\.cut: the plan joins fc1, fc3, which do not follow each other"),
+    ],
+)
+def test_a_plan_in_the_file_that_is_of_another_network_is_refused(tmp_path, images, monkeypatch, change, message):
+    saved_with_plan(tmp_path / "model.cut", pruned("lenet-300-100", 0.1), change, images, monkeypatch)
+    with pytest.raises(ValueError, match=message):
+        load_sparse(tmp_path / "model.cut")
+
+
+@pytest.mark.parametrize("read", [load_sparse, lambda path: compile_sparse(path, torch.randn(2, 1, 28, 28))])
+def test_a_damaged_plan_in_the_file_is_refused(tmp_path, read):
     secateur.save(pruned("lenet-300-100", 0.1), tmp_path / "model.cut", metadata={"plan": "{"})
     with pytest.raises(ValueError, match=r"model\.cut: the plan is damaged"):
-        compile_sparse(tmp_path / "model.cut", images)
+        read(tmp_path / "model.cut")
 
 
 def test_the_limit_of_memory_is_respected(tmp_path):

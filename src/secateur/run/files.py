@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 
 import torch
@@ -15,7 +15,7 @@ from secateur.encode.files import skeleton
 from secateur.run import kernels
 from secateur.run.chain import Kernel
 from secateur.run.layers import Layer
-from secateur.run.network import CompiledNetwork, apply
+from secateur.run.network import CompiledNetwork, apply, follow
 from secateur.run.plan import Group, Plan
 from secateur.run.simplify import fold
 from secateur.run.tracing import note_shapes, regions
@@ -28,28 +28,41 @@ DENSEST = 0.35  # layers up to here are sparse where nothing was timed: sparse k
 def load_sparse(path: str | PathLike[str], *, batch: int = 1, max_bytes: int = MAX_BYTES) -> nn.Module:
     """Read a network of ours from a .cut file, straight into sparse kernels, for inputs of `batch` samples.
 
-    Layers of which at most 35 % of the weights are left run sparse, and their dense weights are never built.
-    Batch norms are folded. Nothing is timed: `compile_sparse` is for the last bit of speed.
+    A plan in the file's metadata, under "plan", is followed. Without one, layers of which at most 35 % of the weights
+    are left run sparse. The dense weights of layers that run sparse are never built, batch norms are folded, and
+    nothing is timed: `compile_sparse` is for the last bit of speed.
     """
     if batch < 1:
         raise ValueError(f"batch must be ≥ 1, got {batch}")
     with open_archive(path, max_bytes) as archive:
+        stored = Plan.of_file(archive.metadata, path)
         skeleton = _skeleton(archive, path).eval()
         [region] = regions(skeleton, 1)
         shape = vars(type(skeleton))["input_shape"]
         note_shapes(region.graph, (torch.empty((batch, *shape), device="meta"),))
-        weights = _fill(archive, region.graph)
+        weights = _fill(archive, region.graph, stored)
     fold(region.graph, weights)
     found = units(region.graph, weights)
-    groups = [group for run in runs(found) for group in _group(run, weights, batch)]
+    counts = {unit.name: (unit.layer.weight.shape, unit.layer.weight.count) for unit in found if unit.name in weights}
+    groups = _groups(found, weights, batch) if stored is None else _follow(stored, found, counts, path)
     if weights:
         apply(region.graph, found, groups)
     network = CompiledNetwork(region.graph, region.graph.graph, type(skeleton).__name__)
-    counts = {unit.name: (unit.layer.weight.shape, unit.layer.weight.count) for unit in found if unit.name in weights}
     named = tuple(group for group in groups if group.layers[0] in counts)
     plan = Plan(named, counts, batch, torch.get_num_threads(), kernels.lanes())
     network.plan = plan  # type: ignore[assignment]  # a plain attribute, not a tensor
     return network.eval().requires_grad_(False)
+
+
+def _follow(
+    plan: Plan, found: Sequence[Unit], counts: Mapping[str, tuple[tuple[int, ...], int]], path: str | PathLike[str]
+) -> list[Group]:
+    """Return the groups of a stored plan that run sparse."""
+    try:
+        plan.require_within(counts)
+        return [group for group in follow(plan, found) if group.kernel is not None]
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _skeleton(archive: Archive, path: str | PathLike[str]) -> nn.Module:
@@ -61,15 +74,17 @@ def _skeleton(archive: Archive, path: str | PathLike[str]) -> nn.Module:
     return skeleton(archive, path).float()
 
 
-def _fill(archive: Archive, graph: nn.Module) -> dict[str, SparseWeight]:
+def _fill(archive: Archive, graph: nn.Module, plan: Plan | None) -> dict[str, SparseWeight]:
     """Read all tensors: the weights of sparse layers by name of the layer, the others into the graph."""
+    planned = None if plan is None else {name for group in plan.sparse_groups for name in group.layers}
     layers = {f"{name}.weight": name for name, module in graph.named_modules() if Layer.of_kind(module)}
     sparse: dict[str, SparseWeight] = {}
     dense: dict[str, Tensor] = {}
     for record in archive.records:
         source = archive.record(record.alias_of) if record.alias_of is not None else record
-        if record.name in layers and _density(source) <= DENSEST:
-            sparse[layers[record.name]] = SparseWeight.of_sparse(*archive.read_sparse(source))
+        name = layers.get(record.name)
+        if name is not None and (_density(source) <= DENSEST if planned is None else name in planned):
+            sparse[name] = SparseWeight.of_sparse(*archive.read_sparse(source))
         else:
             tensor = archive.read(source)
             dense[record.name] = tensor.float() if tensor.is_floating_point() else tensor
@@ -79,6 +94,10 @@ def _fill(archive: Archive, graph: nn.Module) -> dict[str, SparseWeight]:
 
 def _density(record: Record) -> float:
     return record.coding.nonzero / max(record.size, 1)
+
+
+def _groups(found: Sequence[Unit], weights: Mapping[str, SparseWeight], batch: int) -> list[Group]:
+    return [group for run in runs(found) for group in _group(run, weights, batch)]
 
 
 def _group(run: list[Unit], weights: Mapping[str, SparseWeight], batch: int) -> list[Group]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from torch import fx, nn
 
 from secateur.run.chain import Kernel, SparseChain
-from secateur.run.plan import Group
+from secateur.run.plan import Group, Plan
 from secateur.run.tracing import changes_in_place, has_hooks, module_of
-from secateur.run.units import Unit
+from secateur.run.units import Unit, runs
 
 
 class CompiledNetwork(fx.GraphModule):
@@ -54,6 +55,30 @@ def _is_needed(node: fx.Node) -> bool:
 def chain_of(run: Sequence[Unit], kernel: Kernel, names: tuple[str, ...] = ()) -> SparseChain:
     """Return layers in a row as one call."""
     return SparseChain([unit.layer for unit in run], kernel, flattens=run[0].flattens, names=names).eval()
+
+
+def follow(plan: Plan, found: Sequence[Unit], name_of: Callable[[str], str] = str) -> list[Group]:
+    """Return the groups of a plan that are in a graph, if they can run as it says.
+
+    `name_of` gives the name of a layer in the whole network, where the graph is of a part.
+    """
+    names = {name_of(unit.name): unit.name for unit in found}
+    chosen = [
+        replace(group, layers=tuple(names.get(name, name) for name in group.layers))
+        for group in plan.groups
+        if names.keys() & set(group.layers)
+    ]
+    joined = [[unit.name for unit in run] for run in runs(found)]
+    for group in chosen:
+        if not any(list(group.layers) == run[k : k + len(group.layers)] for run in joined for k in range(len(run))):
+            layers = ", ".join(map(name_of, group.layers))
+            raise ValueError(f"the plan joins {layers}, which do not follow each other in the network")
+    with_residual = {unit.name for unit in found if unit.residual is not None}
+    for group in chosen:
+        if group.kernel is not None and group.kernel.vectors and with_residual & set(group.layers):
+            layers = ", ".join(map(name_of, group.layers))
+            raise ValueError(f"the plan runs {layers} in panels, where nothing can be added to them")
+    return chosen
 
 
 def apply(

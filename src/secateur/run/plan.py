@@ -90,6 +90,14 @@ class Plan:
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 
+    @classmethod
+    def of_file(cls, metadata: Mapping[str, str], path: str | PathLike[str]) -> Plan | None:
+        """Return the plan that a .cut file carries in its metadata, or None if there is none."""
+        try:
+            return cls.from_json(metadata["plan"]) if "plan" in metadata else None
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
     def require_of(self, weights: Mapping[str, tuple[Sequence[int], int]]) -> None:
         """Refuse a plan that was made for other weights."""
         for name in [*weights, *self.weights]:
@@ -98,6 +106,18 @@ class Plan:
                 raise ValueError(
                     f'the plan was made for another network: "{name}" has '
                     f"{_describe(own)} in the plan and {_describe(other)} in the network"
+                )
+
+    def require_within(self, weights: Mapping[str, tuple[Sequence[int], int]]) -> None:
+        """Refuse a plan whose sparse layers cannot be had from these by taking out units that nobody needs."""
+        for name in (name for group in self.sparse_groups for name in group.layers):
+            shape, count = self.weights[name]
+            whole = weights.get(name)
+            fits = whole is not None and len(whole[0]) == len(shape) and count <= whole[1]
+            if not fits or any(own > other for own, other in zip(shape, whole[0], strict=True)):  # type: ignore[index]
+                raise ValueError(
+                    f'the plan was made for another network: "{name}" has '
+                    f"{_describe((shape, count))} in the plan and {_describe(whole)} in the network"
                 )
 
 

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from secateur.encode import load, open_archive
 from secateur.run import kernels
 from secateur.run.chain import Kernel, SparseChain
-from secateur.run.network import CompiledNetwork, apply, chain_of
+from secateur.run.network import CompiledNetwork, apply, chain_of, follow
 from secateur.run.plan import Group, Plan
 from secateur.run.simplify import flush_denormals, simplify
 from secateur.run.tracing import Region, fresh, note_shapes, regions
@@ -64,13 +64,9 @@ def compile_sparse(
 def _read(
     path: str | PathLike[str], plan: Plan | str | PathLike[str] | None
 ) -> tuple[nn.Module, Plan | str | PathLike[str] | None]:
-    with open_archive(path) as archive:
-        stored = archive.metadata.get("plan")
-    if plan is None and stored is not None:
-        try:
-            plan = Plan.from_json(stored)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from error
+    if plan is None:
+        with open_archive(path) as archive:
+            plan = Plan.of_file(archive.metadata, path)
     return load(path), plan
 
 
@@ -239,7 +235,7 @@ def _compile_region(
     found = units(graph)
     weights.update({region.name_of(unit.name): (unit.layer.weight.shape, unit.layer.weight.count) for unit in found})
     if plan is not None:
-        chosen = _follow(plan, found, region)
+        chosen = follow(plan, found, region.name_of)
     else:
         chosen = [group for run in runs(found) for group in _choose(run, shared)]
     groups = [replace(group, layers=tuple(map(region.name_of, group.layers))) for group in chosen]
@@ -247,26 +243,6 @@ def _compile_region(
         return _Made(None, groups)
     apply(graph, found, chosen, region.name_of)
     return _Made(CompiledNetwork(graph, graph.graph, type(model).__name__), groups)
-
-
-def _follow(plan: Plan, found: Sequence[Unit], region: Region) -> list[Group]:
-    names = {region.name_of(unit.name): unit.name for unit in found}
-    chosen = [
-        replace(group, layers=tuple(names.get(name, name) for name in group.layers))
-        for group in plan.groups
-        if names.keys() & set(group.layers)
-    ]
-    joined = [[unit.name for unit in run] for run in runs(found)]
-    for group in chosen:
-        if not any(list(group.layers) == run[k : k + len(group.layers)] for run in joined for k in range(len(run))):
-            layers = ", ".join(map(region.name_of, group.layers))
-            raise ValueError(f"the plan joins {layers}, which do not follow each other in the network")
-    with_residual = {unit.name for unit in found if unit.residual is not None}
-    for group in chosen:
-        if group.kernel is not None and group.kernel.vectors and with_residual & set(group.layers):
-            layers = ", ".join(map(region.name_of, group.layers))
-            raise ValueError(f"the plan runs {layers} in panels, where nothing can be added to them")
-    return chosen
 
 
 def race(
