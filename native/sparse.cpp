@@ -6,7 +6,7 @@
 //
 //   sample by sample   A linear layer is a product of a sparse matrix and a vector (sparse_vector.h). A convolution is
 //                      direct: a weight is an offset into the image, a vector register holds neighbouring pixels, and
-//                      the image is padded band by band (sparse_images.h).
+//                      the image is padded band by band (sparse_images.h, sparse_slab.h).
 //   panel by panel     As many samples as lanes lie side by side, a vector register holds one feature of several of
 //                      them, and a weight is the number of a feature (sparse_panels.h).
 //
