@@ -23,7 +23,7 @@ _BAND_BYTES, _MOST_BAND_BYTES = 448 << 10, 512 << 10  # of a padded image, which
 # What a row of weights takes beside them, each of them with a vector of pixels, and packing a pixel.
 _ROW_CYCLES, _SUM_CYCLES, _PACK_CYCLES = 24, 0.8, 0.6
 _VECTORS = 12  # of pixels, that a kernel sums side by side
-_VECTORS_OF_ROWS = 6  # in a row of pixels, with which rows are taken one by one
+_VECTORS_OF_ROWS = 6  # in a row of pixels, from which on rows are taken one by one; the kernels say so, too
 _SEGMENT = 512  # rows whose sums fit the second level
 _SIZES_KEPT = 32  # shapes of samples that a chain stays laid out for
 
