@@ -65,7 +65,7 @@ INLINE void clear_ends(const Part& part, int64_t pitch, float* to) {
 }
 
 // Packs rows of `vectors` vectors, or of more where that is 0; the last is written over the one before it. With a
-// number that the compiler knows, rows of 28 pixels take a third of the time.
+// number that the compiler knows, rows of 28 pixels take two thirds of the time.
 template <int stride, int vectors>
 INLINE void pack_rows(Part part, int64_t pitch, const float* from, float* to) {
     auto copy = [&](int64_t j) __attribute__((always_inline)) {
@@ -125,8 +125,9 @@ INLINE void clear_around(const Step& step, const Part& part, float* plane) {
 // Asks for the rows of a part in the next channel. With a stride they are not side by side, and no processor foresees
 // them: unasked, 3×3 with stride 2 takes 5 % longer. Those that are side by side take up to 2 % less unasked.
 INLINE void expect_rows(const Part& part, const float* from) {
+    int64_t line = std::max<int64_t>(16 / part.stride, 1);  // pixels in a line of the cache
     for (int64_t i = part.first; i < part.stop; ++i, from += part.below)
-        for (int64_t k = part.begin; k < part.end; k += 16 / part.stride) __builtin_prefetch(from + part.stride * k);
+        for (int64_t k = part.begin; k < part.end; k += line) __builtin_prefetch(from + part.stride * k);
 }
 
 // Packs all channels of one phase.

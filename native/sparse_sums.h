@@ -56,7 +56,7 @@ INLINE void accumulate(floats* sums, const Place* places, Values values, int64_t
     }
 }
 
-// Calls body(begins, ends) as constants: whether block b is the first, and whether it is the last of those that `end`.
+// Calls body(begins, ends) as constants: whether block b is the first, and whether it is the last one, if that `end`s.
 template <class Body>
 INLINE void with_ends(int64_t b, int64_t blocks, bool end, Body body) {
     std::true_type yes;

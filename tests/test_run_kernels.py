@@ -270,6 +270,14 @@ def test_offsets_beyond_two_bytes_are_found(way, kernel):
     assert_near(chain_of([layer], kernel, way)(x), dense([layer], x))
 
 
+@pytest.mark.parametrize("way", BUILDS)
+@pytest.mark.parametrize("stride", [(2, 17), (32, 32)])
+def test_strides_may_be_larger_than_a_line_of_the_cache(way, stride):
+    layer = sparse_layer((3, 2, 2, 2), 0.7, window=Window(stride))
+    x = torch.randn(2, 2, 70, 70)
+    assert_near(chain_of([layer], Kernel(0), way)(x), dense([layer], x))
+
+
 def lenet(activation: str = "relu") -> list[Layer]:
     return [
         sparse_layer((6, 1, 5, 5), 0.3, activation, Window(padding=(2, 2)), Pool(2, 2)),

@@ -44,7 +44,10 @@ def load_sparse(path: str | PathLike[str], *, batch: int = 1, max_bytes: int = M
     fold(region.graph, weights)
     found = units(region.graph, weights)
     counts = {unit.name: (unit.layer.weight.shape, unit.layer.weight.count) for unit in found if unit.name in weights}
-    groups = _groups(found, weights, batch) if stored is None else _follow(stored, found, counts, path)
+    if stored is None:
+        groups = [group for run in runs(found) for group in _group(run, weights, batch)]
+    else:
+        groups = _follow(stored, found, counts, path)
     if weights:
         apply(region.graph, found, groups)
     network = CompiledNetwork(region.graph, region.graph.graph, type(skeleton).__name__)
@@ -94,10 +97,6 @@ def _fill(archive: Archive, graph: nn.Module, plan: Plan | None) -> dict[str, Sp
 
 def _density(record: Record) -> float:
     return record.coding.nonzero / max(record.size, 1)
-
-
-def _groups(found: Sequence[Unit], weights: Mapping[str, SparseWeight], batch: int) -> list[Group]:
-    return [group for run in runs(found) for group in _group(run, weights, batch)]
 
 
 def _group(run: list[Unit], weights: Mapping[str, SparseWeight], batch: int) -> list[Group]:

@@ -113,8 +113,13 @@ class Plan:
         for name in (name for group in self.sparse_groups for name in group.layers):
             shape, count = self.weights[name]
             whole = weights.get(name)
-            fits = whole is not None and len(whole[0]) == len(shape) and count <= whole[1]
-            if not fits or any(own > other for own, other in zip(shape, whole[0], strict=True)):  # type: ignore[index]
+            fits = (
+                whole is not None
+                and len(whole[0]) == len(shape)
+                and all(own <= other for own, other in zip(shape, whole[0], strict=True))
+                and count <= whole[1]
+            )
+            if not fits:
                 raise ValueError(
                     f'the plan was made for another network: "{name}" has '
                     f"{_describe((shape, count))} in the plan and {_describe(whole)} in the network"
