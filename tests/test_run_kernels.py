@@ -513,6 +513,36 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(kernel, batch, images, 
     assert_near(results[0], dense(layers, x))
 
 
+@pytest.mark.parametrize(
+    ("filters", "bands", "count", "wanted"),
+    [
+        (256, 1, 1, 256),  # alone, a thread reads pixels once for all filters,
+        (2048, 1, 1, 256),  # or for as many as have sums in the cache
+        (256, 1, 2, 64),  # two threads have two pieces each
+        (256, 2, 2, 128),
+        (256, 8, 2, 256),  # which bands may be as well
+        (40, 1, 4, 32),  # but none of few filters
+        (8, 1, 4, 8),
+        (0, 1, 1, 1),
+    ],
+)
+def test_threads_find_two_pieces_each_where_filters_are_not_too_few(filters, bands, count, wanted):
+    assert chain_module._segment(filters, bands, count) == wanted
+
+
+@needs_native
+def test_a_chain_is_laid_out_anew_for_another_number_of_threads():
+    layer = sparse_layer((256, 64, 1, 1), 0.2, window=Window())
+    chain, x = SparseChain([layer]), torch.randn(1, 64, 14, 14)
+    for count in (1, 2, 1, 2):
+        with threads(count):
+            assert_near(chain(x), dense([layer], x))
+    assert len(chain._prepared) == 2
+    with threads(2):
+        chain(x.expand(2, -1, -1, -1).contiguous())  # each thread takes a sample, alone
+    assert len(chain._prepared) == 2
+
+
 @needs_native
 @pytest.mark.parametrize("kernel", [Kernel(0), Kernel(2)])
 def test_many_python_threads_may_call_one_chain(kernel):

@@ -24,7 +24,8 @@ _BAND_BYTES, _MOST_BAND_BYTES = 448 << 10, 512 << 10  # of a padded image, which
 _ROW_CYCLES, _SUM_CYCLES, _PACK_CYCLES = 24, 0.8, 0.6
 _VECTORS = 12  # of pixels, that a kernel sums side by side
 _VECTORS_OF_ROWS = 6  # in a row of pixels, from which on rows are taken one by one; the kernels say so, too
-_SEGMENT = 512  # rows whose sums fit the second level
+_SEGMENT, _FILTERS = 512, 256  # rows, and filters, whose sums fit the second level
+_LEAST_FILTERS = 32  # that a thread should make of a run of pixels
 _SIZES_KEPT = 32  # shapes of samples that a chain stays laid out for
 
 
@@ -97,10 +98,10 @@ class SparseChain(nn.Module):
         self._reset()
 
     def _reset(self) -> None:
-        self._prepared: dict[tuple[int, ...], _Prepared] = {}  # by the shape of a sample
+        self._prepared: dict[tuple[int, tuple[int, ...]], _Prepared] = {}  # by threads and the shape of a sample
         # By the shape of an input: what to call, with what (which lives as long as someone may call it), how many
-        # samples, and the shape of the result.
-        self._known: dict[tuple[int, ...], tuple[kernels.Call, _Prepared, int, tuple[int, ...]]] = {}
+        # samples, the shape of the result, and on how many threads.
+        self._known: dict[tuple[int, ...], tuple[kernels.Call, _Prepared, int, tuple[int, ...], int]] = {}
         self._layers: list[Layer] | None = None
         self._call, self._lanes = kernels.chain_routine(), kernels.lanes()
 
@@ -136,9 +137,10 @@ class SparseChain(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Run the chain on a batch of samples."""
-        known = self._known.get(x.shape)
+        known, threads = self._known.get(x.shape), torch.get_num_threads()
         if (
             known is None
+            or known[4] != threads
             or x.dtype is not torch.float32
             or not x.is_contiguous()
             or not x.is_cpu
@@ -147,10 +149,10 @@ class SparseChain(nn.Module):
         ):
             return self._forward(x, residual)
         # A microsecond counts here: a small network takes ten.
-        call, prepared, batch, out = known
+        call, prepared, batch, out, _ = known
         y = x.new_empty(*out)
         added = None if residual is None else residual.data_ptr()
-        if call(prepared.address, x.data_ptr(), batch, y.data_ptr(), torch.get_num_threads(), added):
+        if call(prepared.address, x.data_ptr(), batch, y.data_ptr(), threads, added):
             raise MemoryError(f"a chain of {len(self._specs)} sparse layers found no memory to work in")
         return y
 
@@ -184,14 +186,15 @@ class SparseChain(nn.Module):
         if self._call is None:
             added_to = None if residual is None else residual.view(batch, *out)
             return self._twin(x.view(batch, *sample), added_to).view(y.shape)
-        prepared = self._prepare(sample)
+        threads = torch.get_num_threads()
+        prepared = self._prepare(sample, 1 if batch >= threads else threads)  # which share samples if they can
         if len(self._known) >= _SIZES_KEPT:
             self._known = {}  # not cleared: another thread may be reading it
-        self._known[tuple(x.shape)] = (self._call, prepared, batch, (*lead, *out))
+        self._known[tuple(x.shape)] = (self._call, prepared, batch, (*lead, *out), threads)
         if residual is not None and self.kernel.vectors:
             raise ValueError("a residual is added sample by sample: this chain runs in panels")
         added = None if residual is None else residual.data_ptr()
-        if self._call(prepared.address, x.data_ptr(), batch, y.data_ptr(), torch.get_num_threads(), added):
+        if self._call(prepared.address, x.data_ptr(), batch, y.data_ptr(), threads, added):
             raise MemoryError(f"a chain of {len(self._specs)} sparse layers found no memory to work in")
         return y
 
@@ -234,13 +237,14 @@ class SparseChain(nn.Module):
             x = layer.twin(x.flatten(1) if layer.window is None else x, residual if index + 1 == len(layers) else None)
         return x
 
-    def _prepare(self, sample: tuple[int, ...]) -> _Prepared:
-        found = self._prepared.get(sample)
+    def _prepare(self, sample: tuple[int, ...], threads: int) -> _Prepared:
+        found = self._prepared.get((threads, sample))
         if found is None:
             self._layers = None  # whose weights someone may have changed in place: they are looked at again
             if len(self._prepared) >= _SIZES_KEPT:
                 self._prepared, self._known = {}, {}
-            found = self._prepared[sample] = _lay_out(self.layers(), sample, self.kernel, self._lanes)
+            found = _lay_out(self.layers(), sample, self.kernel, self._lanes, threads)
+            self._prepared[threads, sample] = found
         return found
 
     def nbytes(self) -> int:
@@ -264,22 +268,25 @@ def _require_sound(what: str, places: Array, values: Array, bias: Array, shape: 
         raise ValueError(f"{what} has places out of order, or outside of its {extent:,} weights")
 
 
-def _lay_out(layers: Sequence[Layer], sample: tuple[int, ...], kernel: Kernel, lanes: int) -> _Prepared:
+def _lay_out(layers: Sequence[Layer], sample: tuple[int, ...], kernel: Kernel, lanes: int, threads: int) -> _Prepared:
     steps, keep, nbytes = [], [], 0
     for layer in layers:
-        lay_out = _linear_step if layer.window is None else _panel_convolution if kernel.vectors else _convolution
-        packed, step, extra = lay_out(layer, sample if layer.window is None else layer.image(sample), kernel, lanes)
+        phases = None
+        if layer.window is None:
+            packed, step = _linear_step(layer, kernel, lanes)
+        elif kernel.vectors:
+            packed, step = _panel_convolution(layer, layer.image(sample), kernel)
+        else:
+            packed, step, phases = _convolution(layer, layer.image(sample), kernel, lanes, threads)
         steps.append(step)
-        keep += [packed, layer.bias, extra]
+        keep += [packed, layer.bias, phases]
         nbytes += packed.nbytes + layer.bias.nbytes
         sample = layer.out_shape(sample)
     chain, memory = kernels.chain(steps, kernel.vectors)
     return _Prepared(ctypes.addressof(chain), (chain, memory, *keep), sample, nbytes)
 
 
-def _linear_step(
-    layer: Layer, sample: tuple[int, ...], kernel: Kernel, lanes: int
-) -> tuple[Packed, kernels.Step, None]:
+def _linear_step(layer: Layer, kernel: Kernel, lanes: int) -> tuple[Packed, kernels.Step]:
     rows, columns = layer.weight.shape
     # The input is read in random order: what does not fit the first level of the cache is taken in parts.
     block = max(math.ceil(columns / max(math.ceil(columns * 4 / _L1_BYTES), 1)), 1)
@@ -289,7 +296,7 @@ def _linear_step(
         block = max(math.ceil(columns / math.ceil(columns / (wanted * kernel.spread))), 1) if columns else 1
     side = 1 if kernel.vectors else lanes
     packed = pack_columns(layer.weight, block, min(max(rows, 1), _SEGMENT), side, shared=kernel.shared)
-    return packed, kernels.step(kernels.LINEAR, layer.activation, rows, columns, packed, layer.bias), None
+    return packed, kernels.step(kernels.LINEAR, layer.activation, rows, columns, packed, layer.bias)
 
 
 def _taps(layer: Layer) -> tuple[Array, Array, Array]:
@@ -324,7 +331,7 @@ def _convolution_step(layer: Layer, sample: tuple[int, ...], packed: Packed, **p
 
 
 def _convolution(
-    layer: Layer, sample: tuple[int, ...], kernel: Kernel, lanes: int
+    layer: Layer, sample: tuple[int, ...], kernel: Kernel, lanes: int, threads: int
 ) -> tuple[Packed, kernels.Step, Array]:
     """Lay a convolution out for pixels side by side: weights are offsets into the phases of the padded image."""
     assert layer.window is not None
@@ -343,7 +350,8 @@ def _convolution(
     rows = len(np.unique(down * stride_x + right % stride_x))
     run = (_VECTORS * lanes + layer.kernel[1] // stride_x) * max(rows, 1) * 4
     wanted = math.ceil(_WEIGHTS_IN_BLOCK[0] / max(layer.weight.density * math.prod(layer.kernel), 1e-6))
-    block = max(min(max(_L1_BYTES // run, wanted) * kernel.spread, layer.inputs), 1)
+    blocks = math.ceil(layer.inputs / (max(_L1_BYTES // run, wanted, 1) * kernel.spread))
+    block = max(math.ceil(layer.inputs / max(blocks, 1)), 1)
     # An image that must be padded or split is so in bands, which stay in the cache until they are read.
     halo = int(down.max(initial=0)) // stride_y
     filter_rows = layer.weight.shape[0] * math.ceil(layer.inputs / block)
@@ -354,9 +362,9 @@ def _convolution(
     # with stride 2 all do, and take up to 15 % less.
     plane = plane_rows * pitch if is_whole else math.ceil((plane_rows * pitch + spill) / lanes) * lanes
     offset = (number[key] * layer.inputs + channel) * plane + down // stride_y * pitch + right // stride_x
-    # Segments are also what threads share: of few filters each makes few.
-    filters = layer.weight.shape[0]
-    segment = max(min(filters, max(math.ceil(filters / 8), 32), _SEGMENT), 1)
+    is_large = out[0] * pitch >= 8 * _VECTORS * lanes  # then it is cut into eight bands where it stands
+    bands = 8 if is_whole and is_large else math.ceil(out[0] / band)
+    segment = _segment(layer.weight.shape[0], bands, threads)
     packed = pack_offsets(layer.weight, offset, channel, layer.inputs, block, segment, shared=kernel.shared)
     step = _convolution_step(
         layer,
@@ -370,6 +378,16 @@ def _convolution(
         phases=phases.ctypes.data,
     )
     return packed, step, phases
+
+
+def _segment(filters: int, bands: int, threads: int) -> int:
+    """Return how many filters are made of a run of pixels before the next is read.
+
+    The fewer, the more often it is read: with 256 instead of 32, 1×1 with 1,024 channels takes 18 % less, 3×3 with
+    stride 2 5 to 9 %. Threads share bands and segments: there are two pieces for each, if filters are not too few.
+    """
+    shares = math.ceil(2 * threads / bands) if threads > 1 else 1
+    return max(min(math.ceil(filters / shares), _FILTERS), min(_LEAST_FILTERS, filters), 1)
 
 
 def _pitch(width: int, out_width: int, stride: int, pad: int, right: Array, lanes: int) -> tuple[int, int]:
@@ -419,9 +437,7 @@ def _band(out: tuple[int, int], pitch: int, halo: int, planes: int, rows: int, w
     return min(range(1, max(min(fitting, out[0]), 1) + 1), key=cycles)
 
 
-def _panel_convolution(
-    layer: Layer, sample: tuple[int, ...], kernel: Kernel, lanes: int
-) -> tuple[Packed, kernels.Step, None]:
+def _panel_convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step]:
     """Lay a convolution out for samples side by side: weights are features of the padded image."""
     assert layer.window is not None
     plane_rows, pitch = (size + 2 * pad for size, pad in zip(sample[1:], layer.window.padding, strict=True))
@@ -430,4 +446,4 @@ def _panel_convolution(
     block, segment = max(layer.inputs, 1), max(layer.weight.shape[0], 1)
     packed = pack_offsets(layer.weight, offset, channel, layer.inputs, block, segment, shared=kernel.shared)
     plane = {"plane_rows": plane_rows, "pitch": pitch, "plane": plane_rows * pitch}
-    return packed, _convolution_step(layer, sample, packed, **plane), None
+    return packed, _convolution_step(layer, sample, packed, **plane)
