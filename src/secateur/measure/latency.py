@@ -15,8 +15,9 @@ from secateur.measure.evaluating import evaluating
 Clock = Callable[[], float]  # seconds
 
 # A turn repeats its call until it takes that long: beside it the clock takes no time, and most calls find their weights
-# in the cache if that can hold them, as in a stream of calls. Alone after its rivals, a small network finds it cold.
-LEAST_TURN_MS = 2.0
+# in the cache if that can hold them, as in a stream of calls. Alone after its rivals, a small network finds it cold;
+# and of what takes half a millisecond, that is a quarter of the calls in a turn of two.
+LEAST_TURN_MS = 5.0
 
 
 @dataclass(frozen=True)
