@@ -58,25 +58,30 @@ void write_run(const Step& step, const Run& run, const float* sums, const float*
     }
 }
 
-// Results of so many numbers come from memory before they are written, and are asked for early: 64 × 224 × 224 of them
-// at a density of 5 % took 8 to 12 % longer without, 256 × 56 × 56 6 %. Half as many and fewer are in some cache, and
-// asking took 2 to 8 % longer.
+// Results of so many numbers come from far away before they are written, and are asked for a few rows early: unasked,
+// 64 × 224 × 224 take 5 to 7 % longer, 256 × 56 × 56 4 %; smaller ones are in some cache, and take up to 3 % less. So do
+// those of images that are read where they stand (10 %), whose results are written in longer pieces.
 constexpr int64_t far_floats = 3 << 18;
+
+bool asks_for_result(const Step& step) {
+    return needs_packing(step) && step.rows * step.out_height * step.out_width >= far_floats;
+}
 
 // Block b of segment s of the filters on one run of pixels. The first block begins with the biases, the others with
 // what is `staged`, sums of run_max floats a filter; if it `ends`, they go to the result, which begins at `to` with the
-// first filter, and otherwise are staged again. `added` may be null, and is the residual there. With `ahead` what comes
-// so many floats after them is asked for.
+// first filter, and otherwise are staged again. `added` may be null, and is the residual there.
 template <int vectors, bool begins, bool ends, class Place, class Values>
 INLINE void convolve_block(const Step& step, const Place* places, Values values, const float* base, int64_t last,
-                           int64_t s, int64_t b, float* staged, const float* added, float* to, int64_t ahead) {
+                           int64_t s, int64_t b, float* staged, const float* added, float* to) {
     floats least = all_lanes(least_of(step.activation));
     int64_t plane = step.out_height * step.out_width;
     const float* bias = step.bias;
-    staged -= s * step.segment * run_max;
-    over_rows(step, s, b, [=](int64_t r, int64_t begin, int64_t end) __attribute__((always_inline)) {
+    bool asks = asks_for_result(step);
+    staged = opaque(staged - s * step.segment * run_max);
+    base = opaque(base);
+    over_rows(step, s, b, [=](int64_t r, int64_t begin, int64_t end, int64_t later) __attribute__((always_inline)) {
         if (!begins && !ends && begin == end) return;
-        float* own = staged + r * run_max;
+        float* own = opaque(staged + r * run_max);
         floats sums[vectors];
         for (int i = 0; i < vectors; ++i) sums[i] = begins ? all_lanes(bias[r]) : load(own + i * width);
         accumulate<vectors, 1>(sums, places, values, begin, end, base, last);
@@ -84,9 +89,9 @@ INLINE void convolve_block(const Step& step, const Place* places, Values values,
             for (int i = 0; i < vectors; ++i) store(own + i * width, sums[i]);
             return;
         }
-        float* out = to + r * plane;
-        if (ahead)
-            for (int i = 0; i < vectors; i += 16 / width) __builtin_prefetch(out + ahead + i * width, 1, 2);
+        float* out = opaque(to + r * plane);
+        if (asks)
+            for (int i = 0; i < vectors; i += 16 / width) __builtin_prefetch(to + later * plane + i * width, 1, 3);
         auto place = [=](int i) { return i + 1 < vectors ? i * width : last; };
         if (added)
             for (int i = 0; i < vectors; ++i) sums[i] += load(added + r * plane + place(i));
@@ -100,11 +105,10 @@ INLINE void convolve_run(const Step& step, const Place* places, Values values, c
                          int64_t s, float* staged, const float* residual, float* out) {
     int64_t last = std::max<int64_t>(run.count - width, 0), plane = step.out_height * step.out_width;
     const float* added = residual ? residual + run.to : nullptr;
-    int64_t ahead = step.rows * plane >= far_floats ? run.count : 0;  // where the next run writes, after all other rows
     for (int64_t b = 0; b < step.blocks; ++b)
         with_ends(b, step.blocks, run.straight, [&](auto begins, auto ends) __attribute__((always_inline)) {
             convolve_block<vectors, begins(), ends()>(step, places, values, slab + run.first, last, s, b, staged, added,
-                                                      out + run.to, ahead);
+                                                      out + run.to);
         });
     if (run.straight) return;
     int64_t first = s * step.segment, count = std::min(step.segment, step.rows - first);

@@ -20,6 +20,14 @@ using floats = float __attribute__((vector_size(vector_bytes)));
 using ints = int32_t __attribute__((vector_size(vector_bytes)));
 using loose_floats = float __attribute__((vector_size(vector_bytes), aligned(4), may_alias));  // anywhere in memory
 
+// The same address, of which a compiler does not know what it is made of: it would keep one address for each of several
+// vectors side by side otherwise, and read them from the stack for every row of weights.
+template <class T>
+INLINE T* opaque(T* address) {
+    asm("" : "+r"(address));
+    return address;
+}
+
 INLINE floats all_lanes(float value) { return value - floats{}; }
 INLINE ints bits(floats x) { return (ints)x; }
 INLINE floats from_bits(ints x) { return (floats)x; }
