@@ -10,7 +10,7 @@
 //   panel by panel     As many samples as lanes lie side by side, a vector register holds one feature of several of
 //                      them, and a weight is the number of a feature (sparse_panels.h).
 //
-// A layer and its weights are in sparse_step.h, the loop that images and panels have in common in sparse_sums.h, what
+// A layer and its weights are in sparse_step.h, the order in which rows of weights are taken in sparse_order.h, the loop that images and panels have in common in sparse_sums.h, what
 // follows a product in sparse_activations.h, and what threads need in sparse_threads.h. Below are the chain, who does
 // which part of it, and the functions that Python calls.
 //
@@ -19,10 +19,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <new>
 #include <type_traits>
 #include <utility>
 
 #include "sparse_images.h"
+#include "sparse_order.h"
 #include "sparse_panels.h"
 #include "sparse_step.h"
 #include "sparse_threads.h"
@@ -141,6 +143,20 @@ EXPORT int secateur_chain(const Chain* chain, const float* x, int64_t batch, flo
     bool whole = chain->vectors ? run_panels(chain->steps, chain->count, x, batch, y, chain->vectors, threads)
                                 : run_samples(chain->steps, chain->count, x, residual, batch, y, threads);
     return whole ? 0 : 1;
+}
+
+// Orders the rows of each cell, which has `segment` rows, or the next of `counts`: row i of cell c is number
+// k = c·segment + i, and its weights are numbers starts[k] to starts[k + 1]. order[k] is the row that comes k-th.
+// Returns 0, or 1 if there was not enough memory.
+EXPORT int secateur_order_rows(int64_t cells, int64_t segment, const int64_t* counts, const int64_t* starts,
+                               const int32_t* parts, int64_t most, int32_t* order) {
+    try {
+        for (int64_t c = 0; c < cells; ++c)
+            order_rows(counts[c], starts + c * segment, parts, most, order + c * segment);
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
+    return 0;
 }
 
 // The lanes of a vector register, and the bytes of a step: whoever lays out steps asks whether we mean the same.

@@ -1,8 +1,9 @@
 // A sparse convolution of one image, directly: nothing is unfolded, and each weight is an offset into the image.
 //
-// A vector register holds neighbouring pixels. They are counted along the rows of the padded image, so that one offset
-// serves them all; those that fall between two rows of the result are computed and dropped. With a stride s the padded
-// image is split into s × s phases, in each of which neighbours were s apart.
+// A vector register holds neighbouring pixels, and some of them are summed side by side: those of a tile, which has a few
+// rows; or, where rows are short, of pixels that are counted along the rows of the padded image, so that those that fall
+// between two rows of the result are computed and dropped. With a stride s the padded image is split into s × s phases,
+// in each of which neighbours were s apart.
 //
 // The result is made in bands of rows. What a band reads of the image is padded and split just before, into a slab of
 // the thread's own that fits the second level of the cache. An image that needs neither is read where it stands.
@@ -21,9 +22,10 @@
 
 namespace {
 
-// Pixels that are computed together: `count` of them, which stand side by side from `first` on in the slab. In the
-// result they begin at `to`. If `straight`, they stand side by side there, too, and vectors are written as they are; if
-// not, they begin in column `column` of a row of the slab, and those between rows are dropped.
+// Pixels that are computed together: `count` of them, which stand side by side from `first` on in the slab, and as many in
+// each of the rows below, if it is a tile. In the result they begin at `to`. If `straight`, they stand side by side there,
+// too, and vectors are written as they are; if not, they begin in column `column` of a row of the slab, and those between
+// rows are dropped.
 struct Run {
     int64_t first, count, to, column;
     bool straight;
@@ -68,31 +70,34 @@ bool asks_for_result(const Step& step) {
 }
 
 // Block b of segment s of the filters on one run of pixels. The first block begins with the biases, the others with
-// what is `staged`, sums of run_max floats a filter; if it `ends`, they go to the result, which begins at `to` with the
+// what is `staged`, the sums of one filter after the other; if it `ends`, they go to the result, which begins at `to` with the
 // first filter, and otherwise are staged again. `added` may be null, and is the residual there.
-template <int vectors, bool begins, bool ends, class Place, class Values>
+template <int rows, int columns, bool begins, bool ends, class Place, class Values>
 INLINE void convolve_block(const Step& step, const Place* places, Values values, const float* base, int64_t last,
                            int64_t s, int64_t b, float* staged, const float* added, float* to) {
+    constexpr int vectors = rows * columns;
     floats least = all_lanes(least_of(step.activation));
-    int64_t plane = step.out_height * step.out_width;
+    int64_t pitch = step.pitch, out_width = step.out_width, plane = step.out_height * out_width;
     const float* bias = step.bias;
     bool asks = asks_for_result(step);
-    staged = opaque(staged - s * step.segment * run_max);
+    staged = opaque(staged - s * step.segment * vectors * width);
     base = opaque(base);
     over_rows(step, s, b, [=](int64_t r, int64_t begin, int64_t end, int64_t later) __attribute__((always_inline)) {
         if (!begins && !ends && begin == end) return;
-        float* own = opaque(staged + r * run_max);
+        float* own = opaque(staged + r * vectors * width);
         floats sums[vectors];
         for (int i = 0; i < vectors; ++i) sums[i] = begins ? all_lanes(bias[r]) : load(own + i * width);
-        accumulate<vectors, 1>(sums, places, values, begin, end, base, last);
+        accumulate<rows, columns, 1>(sums, places, values, begin, end, base, pitch, last);
         if (!ends) {
             for (int i = 0; i < vectors; ++i) store(own + i * width, sums[i]);
             return;
         }
         float* out = opaque(to + r * plane);
         if (asks)
-            for (int i = 0; i < vectors; i += 16 / width) __builtin_prefetch(to + later * plane + i * width, 1, 3);
-        auto place = [=](int i) { return i + 1 < vectors ? i * width : last; };
+            for (int i = 0; i < rows; ++i)
+                for (int k = 0; k < columns; k += 16 / width)
+                    __builtin_prefetch(to + later * plane + i * out_width + k * width, 1, 3);
+        auto place = [=](int i) { return place_in_tile<columns>(i, out_width, last); };
         if (added)
             for (int i = 0; i < vectors; ++i) sums[i] += load(added + r * plane + place(i));
         for (int i = 0; i < vectors; ++i) store(out + place(i), select(sums[i] < least, least, sums[i]));
@@ -100,24 +105,28 @@ INLINE void convolve_block(const Step& step, const Place* places, Values values,
 }
 
 // Segment s of the filters on one run of pixels. `staged` keeps their sums from block to block.
-template <int vectors, class Place, class Values>
+template <int rows, int columns, class Place, class Values>
 INLINE void convolve_run(const Step& step, const Place* places, Values values, const float* slab, const Run& run,
                          int64_t s, float* staged, const float* residual, float* out) {
     int64_t last = std::max<int64_t>(run.count - width, 0), plane = step.out_height * step.out_width;
     const float* added = residual ? residual + run.to : nullptr;
     for (int64_t b = 0; b < step.blocks; ++b)
         with_ends(b, step.blocks, run.straight, [&](auto begins, auto ends) __attribute__((always_inline)) {
-            convolve_block<vectors, begins(), ends()>(step, places, values, slab + run.first, last, s, b, staged, added,
-                                                      out + run.to);
+            convolve_block<rows, columns, begins(), ends()>(step, places, values, slab + run.first, last, s, b, staged,
+                                                            added, out + run.to);
         });
     if (run.straight) return;
     int64_t first = s * step.segment, count = std::min(step.segment, step.rows - first);
-    for (int64_t i = 0; i < count; ++i) {
-        float* own = staged + i * run_max;
-        store(own + last, load(own + (vectors - 1) * width));  // the last vector repeats pixels of the one before it
-        int64_t image = (first + i) * plane;
-        write_run(step, run, own, residual ? residual + image : nullptr, out + image);
-    }
+    for (int64_t i = 0; i < count; ++i)
+        for (int64_t row = 0; row < rows; ++row) {
+            float* own = staged + (i * rows + row) * columns * width;
+            store(own + last, load(own + (columns - 1) * width));  // the last vector repeats pixels of the one before
+            int64_t image = (first + i) * plane, to = image + run.to + row * step.out_width;
+            if (step.tile)
+                finish(own, residual ? residual + to : nullptr, run.count, step.activation, out + to);
+            else
+                write_run(step, run, own, residual ? residual + image : nullptr, out + image);
+        }
 }
 
 // The largest pixel of each window of one channel; NaN is larger than any.
@@ -155,8 +164,9 @@ struct Pieces {
         // An image that is read where it stands has bands for the threads alone: eight, whatever their number, because
         // the order of sums changes where runs end. Each should fill a run, and even one row must fill a vector.
         if (!needs_packing(step)) {
-            bool large = step.run_length() >= 8 * run_max && step.out_width >= width;
+            bool large = step.run_length() >= 8 * widest * width && step.out_width >= width;
             band = large ? (step.out_height + 7) / 8 : step.out_height;
+            while (band < step.out_height && band * step.pitch % 16) ++band;  // each begins as a line of the cache does
         }
         bands = (step.out_height + band - 1) / band;
         // Two pieces for each thread or more, so that none waits long for the last.
@@ -164,24 +174,35 @@ struct Pieces {
     }
 };
 
-// Calls body(vectors, run) for the runs of a band of `rows` output rows. Wide images are taken row by row: the last
-// vector of a row repeats some pixels, but all go straight to their places. With six vectors to a row that is as fast
-// as to drop what lies between rows, with 7 to 14 up to 12 % faster, and with 3½ it would be 20 % slower.
+// Calls body(rows, columns, run) for the tiles of a band of `lines` output rows. Those at the end begin earlier than the
+// others end: what they have in common is computed twice.
 template <class Body>
-INLINE void over_runs(const Step& step, int64_t top, int64_t rows, Body body) {
-    bool by_row = step.pitch != step.out_width && step.out_width >= 6 * width;
-    int64_t lines = by_row ? rows : 1, length = by_row ? step.out_width : (rows - 1) * step.pitch + step.out_width;
-    int64_t vectors = (length + width - 1) / width, runs = (vectors + widest - 1) / widest;
-    bool straight = (by_row || step.pitch == step.out_width) && length >= width && step.activation <= relu;
-    for (int64_t line = 0; line < lines; ++line)
-        for (int64_t k = 0; k < runs; ++k) {
-            int64_t begin = vectors * k / runs, end = vectors * (k + 1) / runs;
-            int64_t at = begin * width, row = by_row ? line : at / step.pitch;
-            int64_t column = by_row ? at : at - row * step.pitch;
-            int64_t to = (top + row) * step.out_width + std::min(column, step.out_width);
-            body(end - begin, Run{(by_row ? line * step.pitch : 0) + at, std::min(end * width, length) - at, to, column,
-                                  straight});
+INLINE void over_tiles(const Step& step, int64_t top, int64_t lines, Body body) {
+    int64_t columns = step.tile, vectors = (step.out_width + width - 1) / width, rows = widest_tile / columns;
+    if (rows > lines) rows = 1;
+    for (int64_t line = 0; line < lines; line += rows)
+        for (int64_t k = 0; k < vectors; k += columns) {
+            int64_t row = std::min(line, lines - rows), column = std::min(k, vectors - columns) * width;
+            int64_t count = std::min(columns * width, step.out_width - column);
+            body(rows, columns, Run{row * step.pitch + column, count, (top + row) * step.out_width + column, column,
+                                    step.activation <= relu});
         }
+}
+
+// The same for pixels that are counted along the rows: a run is a single row, of an even number of vectors, so that two do
+// not write to the same line of the cache.
+template <class Body>
+INLINE void over_runs(const Step& step, int64_t top, int64_t lines, Body body) {
+    int64_t length = (lines - 1) * step.pitch + step.out_width;
+    int64_t vectors = (length + width - 1) / width, runs = (vectors + widest - 1) / widest;
+    int64_t each = ((vectors + runs - 1) / runs + 1) / 2 * 2;
+    bool straight = step.pitch == step.out_width && length >= width && step.activation <= relu;
+    for (int64_t begin = 0; begin < vectors; begin += each) {
+        int64_t end = std::min(begin + each, vectors);
+        int64_t at = begin * width, row = at / step.pitch, column = at - row * step.pitch;
+        int64_t to = (top + row) * step.out_width + std::min(column, step.out_width);
+        body(1, end - begin, Run{at, std::min(end * width, length) - at, to, column, straight});
+    }
 }
 
 // Room for the result before it is pooled.
@@ -195,7 +216,7 @@ bool convolve(const Step& step, const float* x, const float* residual, float* y,
     bool packs = needs_packing(step);
     float* out = step.pool ? image : y;
     auto piece = [&](int64_t k) {
-        int64_t top = k / pieces.shares * pieces.band, rows = std::min(pieces.band, step.out_height - top);
+        int64_t top = k / pieces.shares * pieces.band, lines = std::min(pieces.band, step.out_height - top);
         int64_t share = k % pieces.shares;
         int64_t from = step.cut(share, pieces.shares), to = step.cut(share + 1, pieces.shares);
         float* staged = staged_of_thread.take(step.segment * run_max + slab_floats(step));
@@ -204,12 +225,13 @@ bool convolve(const Step& step, const float* x, const float* residual, float* y,
         if (packs) pack_band(step, x, top, packed);
         const float* slab = packs ? packed : x + top * step.pitch;
         with_types(step, [&](auto places, auto values) {
-            over_runs(step, top, rows, [&](int64_t vectors, const Run& run) {
-                with_vectors(vectors, [&](auto n) {
+            auto body = [&](int64_t rows, int64_t columns, const Run& run) {
+                with_tile(rows, columns, [&](auto m, auto n) {
                     for (int64_t s = from; s < to; ++s)
-                        convolve_run<n()>(step, places, values, slab, run, s, staged, residual, out);
+                        convolve_run<m(), n()>(step, places, values, slab, run, s, staged, residual, out);
                 });
-            });
+            };
+            step.tile ? over_tiles(step, top, lines, body) : over_runs(step, top, lines, body);
         });
         return true;
     };

@@ -67,7 +67,7 @@ INLINE void multiply_block(const Step& step, const Place* places, Values values,
         float* own = out + r * lanes;
         floats sums[vectors];
         for (int i = 0; i < vectors; ++i) sums[i] = begins ? all_lanes(bias[r]) : load(own + i * width);
-        accumulate<vectors, lanes>(sums, places, values, begin, end, base, lanes - width);
+        accumulate<1, vectors, lanes>(sums, places, values, begin, end, base, 0, lanes - width);
         for (int i = 0; i < vectors; ++i)
             store(own + i * width, ends ? select(sums[i] < least, least, sums[i]) : sums[i]);
     });
@@ -118,7 +118,7 @@ INLINE void convolve_panel(const Step& step, const Place* places, Values values,
                         const float* base = in + (y * step.pitch + x) * lanes;
                         floats sums[vectors];
                         for (int v = 0; v < vectors; ++v) sums[v] = all_lanes(step.bias[r]);
-                        accumulate<vectors, lanes>(sums, places, values, begin, end, base, lanes - width);
+                        accumulate<1, vectors, lanes>(sums, places, values, begin, end, base, 0, lanes - width);
                         for (int v = 0; v < vectors; ++v) {
                             floats value = activated(sums[v], step.activation);
                             most[v] = p == 0 ? value : select((value > most[v]) | (value != value), value, most[v]);

@@ -44,6 +44,7 @@ struct Step {
     int64_t height, width, out_height, out_width;
     int64_t stride_y, stride_x, pad_y, pad_x;
     int64_t plane_rows, pitch, plane, band;
+    int64_t tile;  // how many vectors of a row of the result stand side by side in a tile; 0: there are no tiles
     int64_t phase_count;
     const int32_t* phases;      // (y, x) of each phase that a weight reads
     int64_t pool, pool_stride;  // pool 0: none

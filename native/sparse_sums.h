@@ -14,11 +14,12 @@
 
 namespace {
 
-// Vectors that are summed side by side. There are 16 registers (32 with AVX-512 and on ARM), and the others hold the
-// value and what it is multiplied with. With eight, convolutions of 56 × 56 and 14 × 14 pixels take 2 to 8 % longer.
-// secateur/run/chain.py sizes bands and blocks by the same number.
-constexpr int64_t widest = 12;
-constexpr int64_t run_max = widest * width;  // pixels they hold
+// Vectors that are summed side by side, along the rows of an image and in a tile. There are 16 registers (32 with AVX-512
+// and on ARM), and the others hold the value and what sums are compared with. With eight, convolutions of 56 × 56 and
+// 14 × 14 pixels take 2 to 8 % longer; tiles of 7 × 2 and 2 × 7 vectors are whole images of 56 and 14 pixels.
+// secateur/run/chain.py sizes tiles, bands and blocks by the same numbers.
+constexpr int64_t widest = 12, widest_tile = 14;
+constexpr int64_t run_max = widest_tile * width;  // pixels they hold
 
 // The sums of each vector, every one over a part of the weights. A multiplication and addition takes four or five
 // cycles, and two can begin in each cycle: eight or more must be under way, and 14 sums still fit the registers.
@@ -26,22 +27,29 @@ constexpr int sums_each(int vectors) {
     return vectors >= 8 ? 1 : vectors >= 4 ? 2 : vectors == 3 ? 3 : vectors == 2 ? 4 : 8;
 }
 
-// sums[i] += Σ value · base[place·scale + i], over the non-zeros from `begin` to `end`. Vectors stand side by side, but
-// for the last, which stands at `last`: it may overlap the one before.
-template <int vectors, int64_t scale, class Place, class Values>
+// Where a vector of a tile stands: `columns` of them side by side in each of its rows, but for the last, which stands at
+// `last` in its row: it may overlap the one before.
+template <int columns>
+INLINE int64_t place_in_tile(int i, int64_t pitch, int64_t last) {
+    int64_t row = i / columns, column = i % columns;
+    return row * pitch + (column + 1 < columns ? column * width : last);
+}
+
+// sums[i] += Σ value · base[place·scale + i], over the non-zeros from `begin` to `end`, where i goes over the vectors of a
+// tile whose rows stand `pitch` apart.
+template <int rows, int columns, int64_t scale, class Place, class Values>
 INLINE void accumulate(floats* sums, const Place* places, Values values, int64_t begin, int64_t end, const float* base,
-                       int64_t last) {
-    constexpr int side = sums_each(vectors);
+                       int64_t pitch, int64_t last) {
+    constexpr int vectors = rows * columns, side = sums_each(vectors);
     floats own[side][vectors];
     for (int i = 0; i < vectors; ++i) own[0][i] = sums[i];
     for (int k = 1; k < side; ++k)
         for (int i = 0; i < vectors; ++i) own[k][i] = floats{};
     auto add = [&](floats* to, int64_t j) __attribute__((always_inline)) {
-        const float* from = base + static_cast<int64_t>(places[j]) * scale;
+        const float* from = opaque(base + static_cast<int64_t>(places[j]) * scale);
         float value = values.at(j);
-#pragma GCC unroll 12
-        for (int i = 0; i < vectors - 1; ++i) to[i] += value * load(from + i * width);
-        to[vectors - 1] += value * load(from + last);
+#pragma GCC unroll 14
+        for (int i = 0; i < vectors; ++i) to[i] += value * load(from + place_in_tile<columns>(i, pitch, last));
     };
     int64_t j = begin;
     for (; j + side <= end; j += side) {
@@ -84,6 +92,21 @@ INLINE void with_vectors(int64_t vectors, Body body) {
         case 10: return body(std::integral_constant<int, 10>());
         case 11: return body(std::integral_constant<int, 11>());
         default: return body(std::integral_constant<int, 12>());
+    }
+}
+
+// Calls body(rows, columns) with the size of a tile, which the compiler knows: one row, or as many as fit.
+template <class Body>
+INLINE void with_tile(int64_t rows, int64_t columns, Body body) {
+    auto tall = [&](auto n) __attribute__((always_inline)) { body(std::integral_constant<int, widest_tile / n()>(), n); };
+    if (rows == 1) return with_vectors(columns, [&](auto n) { body(std::integral_constant<int, 1>(), n); });
+    switch (columns) {
+        case 2: return tall(std::integral_constant<int, 2>());
+        case 3: return tall(std::integral_constant<int, 3>());
+        case 4: return tall(std::integral_constant<int, 4>());
+        case 5: return tall(std::integral_constant<int, 5>());
+        case 6: return tall(std::integral_constant<int, 6>());
+        default: return tall(std::integral_constant<int, 7>());
     }
 }
 

@@ -153,6 +153,12 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
         step.pitch = std::max(wide + step.pad_x, step.out_width);
         step.plane = step.plane_rows * step.pitch + step.pad_x + below(20);
     }
+    int64_t vectors = (step.out_width + width - 1) / width;
+    if (!panels && !plain && vectors > 1 && below(2)) {  // tiles, whose rows begin as vectors do
+        step.tile = 2 + below(std::min(vectors, widest_tile / 2) - 1);
+        step.pitch = (step.pitch + width - 1) / width * width;
+        step.plane = step.plane_rows * step.pitch;
+    }
     int64_t percent = below(3) ? below(101) : 0;
     for (int64_t r = 0; r < step.rows; ++r)
         for (int64_t c = 0; c < channels; ++c)

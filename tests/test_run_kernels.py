@@ -21,7 +21,7 @@ from secateur import native
 from secateur.run import Kernel, SparseChain, kernels
 from secateur.run import chain as chain_module
 from secateur.run.layers import Layer, Pool, Window
-from secateur.run.weights import SparseWeight
+from secateur.run.weights import SparseWeight, pack_offsets
 
 KERNELS = [
     Kernel(vectors, spread, shared) for vectors in (0, 1, 2, 4, 8) for spread in (1, 3) for shared in (False, True)
@@ -189,7 +189,7 @@ def test_a_convolution_is_the_dense_one(
     way=ways,
     seed=st.integers(0, 2**20),
 )
-def test_wide_images_are_made_row_by_row_in_bands_of_any_size(window, kernel_size, size, density, slab, way, seed):
+def test_wide_images_are_made_in_tiles_and_bands_of_any_size(window, kernel_size, size, density, slab, way, seed):
     torch.manual_seed(seed)
     layer = sparse_layer((5, 3, *kernel_size), density, "relu", window)
     x = torch.randn(2, 3, *size)
@@ -199,28 +199,77 @@ def test_wide_images_are_made_row_by_row_in_bands_of_any_size(window, kernel_siz
 
 
 @pytest.mark.parametrize(
-    ("width", "out_width", "stride", "pad", "kernel", "pitch", "spill"),
+    ("width", "out_width", "stride", "pad", "kernel", "pitch", "spill", "tile"),
     [
-        (14, 14, 1, 1, 3, 15, 1),  # zeros on the left serve the row before
-        (7, 7, 1, 2, 5, 9, 2),
-        (9, 7, 1, 0, 3, 9, 0),  # no zeros, nothing to share
-        (56, 28, 2, 1, 3, 29, 0),  # one phase has a zero on its left and a pixel more
-        (28, 14, 2, 0, 1, 14, 0),
-        (224, 224, 1, 1, 3, 232, 0),  # row by row: each begins as a vector does
-        (56, 56, 1, 1, 3, 58, 0),  # which would make a tenth more of these
+        (12, 12, 1, 1, 3, 13, 1, 0),  # zeros on the left serve the row before
+        (7, 7, 1, 2, 5, 9, 2, 0),
+        (9, 7, 1, 0, 3, 9, 0, 0),  # no zeros, nothing to share
+        (28, 14, 2, 0, 1, 14, 0, 0),  # nor anything between rows: they are one
+        (40, 20, 2, 1, 3, 21, 0, 0),  # one phase has a zero on its left and a pixel more
+        (14, 14, 1, 1, 3, 16, 0, 2),  # seven rows of two vectors
+        (56, 28, 2, 1, 3, 32, 0, 4),
+        (56, 56, 1, 1, 3, 64, 0, 7),
+        (72, 72, 1, 1, 3, 80, 0, 5),  # nine vectors: five, and five
+        (224, 224, 1, 1, 3, 232, 0, 7),
     ],
 )
-def test_rows_of_a_packed_image_stand_close(width, out_width, stride, pad, kernel, pitch, spill):
-    assert chain_module._pitch(width, out_width, stride, pad, np.arange(kernel), 8) == (pitch, spill)
+def test_rows_of_a_packed_image_stand_close_or_make_tiles(width, out_width, stride, pad, kernel, pitch, spill, tile):
+    assert chain_module._pitch(width, out_width, stride, pad, np.arange(kernel), 8) == (pitch, spill, tile)
 
 
-def test_bands_fill_runs_of_vectors_and_fit_the_cache():
+def test_bands_fill_runs_of_vectors_or_tiles_and_fit_the_cache():
     # 14 rows of 14 pixels are 25 vectors: three runs, so that of the bands that make no more the smallest is taken.
-    assert chain_module._band((14, 14), 14, 0, 512, 2048, 16.0, 8) == 5
-    assert chain_module._band((14, 14), 14, 0, 512 << 10, 2048, 16.0, 8) == 1  # however large a row is
-    assert chain_module._band((1, 5), 5, 0, 1, 1, 1.0, 8) == 1
-    band = chain_module._band((224, 224), 232, 2, 64, 64, 16.0, 8)
-    assert 64 * (band + 2) * 232 * 4 <= 512 << 10 < 64 * (band + 4) * 232 * 4
+    assert chain_module._band((14, 14), 14, 0, 0, 512, 2048, 16.0, 8) == 5
+    assert chain_module._band((14, 14), 16, 2, 0, 512, 2048, 16.0, 8) == 7  # rows of a tile
+    assert chain_module._band((14, 14), 14, 0, 0, 512 << 10, 2048, 16.0, 8) == 1  # however large a row is
+    assert chain_module._band((1, 5), 5, 0, 0, 1, 1, 1.0, 8) == 1
+    band = chain_module._band((224, 224), 232, 7, 2, 64, 64, 16.0, 8)
+    assert band % 2 == 0
+    assert 64 * (band + 2) * 232 * 4 <= 512 << 10
+
+
+def test_planes_do_not_meet_in_few_places_of_the_cache():
+    assert chain_module._plane(225, 8) == 232
+    assert chain_module._plane(16 * 64, 8) == 16 * 64 + 16
+
+
+@needs_native
+def test_rows_that_read_the_same_come_after_each_other():
+    # Rows 0, 2 and 4 read channels 0 to 3, the others 4 to 7.
+    mask = torch.zeros(6, 8, 1, 1)
+    mask[::2, :4], mask[1::2, 4:] = 1, 1
+    weight = SparseWeight.of(mask)
+    channel = weight.places % 8
+    packed = pack_offsets(weight, channel * 9, channel, 8, 8, 6, parts=channel)
+    assert packed.order.tolist() == [0, 2, 4, 1, 3, 5]
+    assert packed.places.reshape(6, 4).tolist() == 3 * [[0, 9, 18, 27]] + 3 * [[36, 45, 54, 63]]
+    sorted_by_count = pack_offsets(weight, channel * 9, channel, 8, 8, 6)
+    assert sorted_by_count.order.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@settings(max_examples=60)
+@given(
+    rows=st.integers(1, 40),
+    columns=st.integers(1, 12),
+    block=st.integers(1, 12),
+    segment=st.integers(1, 40),
+    density=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    seed=st.integers(0, 2**20),
+)
+def test_every_row_has_its_weights_in_whatever_order(rows, columns, block, segment, density, seed):
+    torch.manual_seed(seed)
+    dense = torch.randn(rows, columns) * (torch.rand(rows, columns) < density)
+    weight = SparseWeight.of(dense)
+    channel = weight.places % columns
+    packed = pack_offsets(weight, channel, channel, columns, block, segment, parts=channel % block)
+    cells = packed.order.reshape(-1, segment)
+    found = torch.zeros(rows, columns)
+    for k, row in enumerate(packed.order):
+        for j in range(packed.starts[k], packed.starts[k + 1]):
+            assert int(packed.places[j]) // block == k // segment % packed.blocks
+            found[int(row), int(packed.places[j])] = float(packed.values[j])
+    assert torch.equal(found, dense)
+    assert all(sorted(cell) == [*range(min(cell), min(cell) + segment)] for cell in cells)
 
 
 @settings(max_examples=80)

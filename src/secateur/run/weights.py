@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import mmap
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from secateur import native
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -86,9 +90,9 @@ class SparseWeight:
 class Packed:
     """Weights in the order of a kernel: by segments of rows, in each by blocks of columns or channels, in each by rows.
 
-    The rows of a segment are sorted by how many weights they have in the block. The i-th row of segment s in block b is
-    number k = (s·blocks + b)·segment + i: it is order[k], and its weights are numbers starts[k] to starts[k + 1] of
-    `places`, and of `values` or `codes`.
+    The rows of a segment are sorted by how many weights they have in the block, or by what they read of it. The i-th row
+    of segment s in block b is number k = (s·blocks + b)·segment + i: it is order[k], and its weights are numbers
+    starts[k] to starts[k + 1] of `places`, and of `values` or `codes`.
 
     Or rows stand `side` by side, in slices of so many: then starts[k] is that of a slice, in which the first weights of
     all its rows come first, then the second ones. Shorter rows have zeros at their end, at place 0.
@@ -130,12 +134,16 @@ def pack_offsets(
     segment: int,
     *,
     shared: bool = False,
+    parts: Array | None = None,
 ) -> Packed:
-    """Order a convolution: in blocks of channels, and for each weight its offset into an image."""
+    """Order a convolution: in blocks of channels, and for each weight its offset into an image.
+
+    With `parts`, those of the image that each weight reads, rows that read the same come after each other.
+    """
     row, _ = weight.rows_and_columns()
     extent = int(offset.max(initial=0)) + 1
     blocks = math.ceil(channels / block)
-    packed = _pack(weight, row, channel // block, blocks, offset, extent, block, segment)
+    packed = _pack(weight, row, channel // block, blocks, offset, extent, block, segment, parts)
     return _with_codes(packed) if shared else packed
 
 
@@ -148,6 +156,7 @@ def _pack(
     extent: int,
     block: int,
     segment: int,
+    parts: Array | None = None,
 ) -> Packed:
     rows, blocks = weight.shape[0], max(blocks, 1)
     segments = math.ceil(rows / segment)
@@ -155,16 +164,18 @@ def _pack(
     # segment lacks come last in it, and have none.
     cell = (row // segment * blocks + number).astype(np.int64) * segment + row % segment
     counts = np.bincount(cell, minlength=segments * blocks * segment).reshape(-1, segment)
-    rank = counts + np.zeros_like(counts)
-    if rows % segment:
-        rank[-blocks:, rows % segment :] = np.iinfo(np.int64).max
-    order = np.argsort(rank, axis=1, kind="stable")
+    by_cell = np.argsort(cell, kind="stable")
+    order = None if parts is None else _by_reuse(counts, parts[by_cell], rows, blocks)
+    if order is None:
+        rank = counts + np.zeros_like(counts)
+        if rows % segment:
+            rank[-blocks:, rows % segment :] = np.iinfo(np.int64).max
+        order = np.argsort(rank, axis=1, kind="stable")
     starts = np.zeros(counts.size + 1, np.int32)
     np.cumsum(np.take_along_axis(counts, order, 1).reshape(-1), out=starts[1:])
     # Where each weight goes: to the start of its row there, and on by how many of the row came before it.
     start = np.empty_like(counts)
     np.put_along_axis(start, order, starts[:-1].reshape(counts.shape), 1)
-    by_cell = np.argsort(cell, kind="stable")
     ordered = cell[by_cell]
     before = np.arange(len(cell)) - (np.cumsum(counts.reshape(-1)) - counts.reshape(-1))[ordered]
     target = start.reshape(-1)[ordered] + before
@@ -176,6 +187,32 @@ def _pack(
     order += (np.arange(segments * blocks) // blocks * segment)[:, None]
     row_order = np.ascontiguousarray(order.reshape(-1), np.int32)
     return Packed(row_order, starts, packed, values, None, blocks, block, segment)
+
+
+def _by_reuse(counts: Array, parts: Array, rows: int, blocks: int) -> Array | None:
+    """Order the rows of each cell by what they read, or return None where the library is missing.
+
+    `counts` are the weights of each row of each cell, `parts` what they read, cell by cell and in each row by row.
+    """
+    order_rows = _order_rows()
+    if order_rows is None:
+        return None
+    cells, segment = counts.shape
+    lengths = np.minimum(segment, rows - np.arange(cells) // blocks * segment).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum(counts.reshape(-1))]).astype(np.int64)
+    parts = np.ascontiguousarray(parts, np.int32)
+    most = int(parts.max(initial=-1)) + 1
+    order = np.tile(np.arange(segment, dtype=np.int32), (cells, 1))
+    arrays = (array.ctypes.data for array in (lengths, starts, parts))
+    if order_rows(cells, segment, *arrays, most, order.ctypes.data):
+        raise MemoryError(f"no memory to order {rows:,} rows of weights")
+    return order.astype(np.int64)
+
+
+@cache
+def _order_rows() -> native.Routine | None:
+    size, address = ctypes.c_int64, ctypes.c_void_p
+    return native.routine("secateur_order_rows", ctypes.c_int, size, size, address, address, address, size, address)
 
 
 def _side_by_side(packed: Packed, side: int) -> Packed:
