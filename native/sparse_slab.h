@@ -30,6 +30,7 @@ int64_t slab_floats(const Step& step) {
 struct Part {
     int64_t first, stop;  // rows of the plane that have pixels, and
     int64_t begin, end;   // their columns that do
+    int64_t columns;      // that are read at all: those behind pixels must be zero
     int64_t from;         // where in a channel of the image column 0 of row `first` would be
     int64_t stride;       // from a pixel to the next, in the image, and
     int64_t below;        // from a row to the next
@@ -40,13 +41,15 @@ struct Part {
     // Phase f, for the output rows from `top` on. It has pixel (i, j) of its plane from row (top + i)·stride_y + dy and
     // column j·stride_x + dx of the image, where dy = phase_y − pad_y and dx = phase_x − pad_x.
     Part(const Step& step, int64_t f, int64_t top) : stride(step.stride_x), below(step.stride_y * step.width) {
-        int64_t dy = step.phases[2 * f] - step.pad_y + top * step.stride_y, dx = step.phases[2 * f + 1] - step.pad_x;
+        const int32_t* phase = step.phases + 3 * f;
+        int64_t dy = phase[0] - step.pad_y + top * step.stride_y, dx = phase[1] - step.pad_x;
+        columns = phase[2];
         // The least k ≥ 0 with k·s + d ≥ limit.
         auto least = [](int64_t limit, int64_t d, int64_t s) { return d >= limit ? 0 : (limit - d + s - 1) / s; };
         first = std::min(least(0, dy, step.stride_y), step.plane_rows);
         stop = std::clamp(least(step.height, dy, step.stride_y), first, step.plane_rows);
-        begin = std::min(least(0, dx, stride), step.pitch);
-        end = std::clamp(least(step.width, dx, stride), begin, step.pitch);
+        begin = std::min(least(0, dx, stride), columns);
+        end = std::clamp(least(step.width, dx, stride), begin, columns);
         from = dy * step.width + first * below + dx;
         to = f * step.inputs * step.plane;
     }
@@ -54,16 +57,14 @@ struct Part {
     int64_t vectors() const { return (end - begin + width - 1) / width; }
 
     // Whether its rows can be packed by the vector.
-    bool is_simple(int64_t pitch) const {
-        return stride <= 2 && end - begin >= width && begin <= width && pitch - end <= width;
-    }
+    bool is_simple() const { return stride <= 2 && end - begin >= width && begin <= width && columns - end <= width; }
 };
 
 // Zeros before and behind the pixels of a row. Rows are short, and every call of memset or memcpy would cost as much as
 // its work: zeros are written by the vector, and pixels over them.
-INLINE void clear_ends(const Part& part, int64_t pitch, float* to) {
+INLINE void clear_ends(const Part& part, float* to) {
     if (part.begin > 0) store(to, floats{});
-    if (pitch > part.end) store(to + pitch - width, floats{});
+    if (part.columns > part.end) store(to + part.columns - width, floats{});
 }
 
 // Packs rows of `vectors` vectors, or of more where that is 0; the last is written over the one before it. With a
@@ -74,7 +75,7 @@ INLINE void pack_rows(Part part, int64_t pitch, const float* from, float* to) {
         store(to + j, stride == 1 ? load(from + j) : load_every_other(from + 2 * j));
     };
     for (int64_t i = part.first; i < part.stop; ++i, from += part.below, to += pitch) {
-        clear_ends(part, pitch, to);
+        clear_ends(part, to);
         for (int k = 0; k < vectors - 1; ++k) copy(part.begin + k * width);
         for (int64_t j = part.begin; vectors == 0 && j < part.end - width; j += width) copy(j);
         copy(part.end - width);
@@ -88,8 +89,8 @@ INLINE void pack_pair(Part even, Part odd, int64_t pitch, const float* from, flo
     const float* last_even = from + 2 * (even.end - even.begin - width);
     const float* last_odd = from + 2 * (odd.end - odd.begin - width) + 1;
     for (int64_t i = even.first; i < even.stop; ++i) {
-        clear_ends(even, pitch, to_even);
-        clear_ends(odd, pitch, to_odd);
+        clear_ends(even, to_even);
+        clear_ends(odd, to_odd);
         for (int k = 0; k < vectors - 1; ++k) {
             auto [one, other] = load_both(from + 2 * k * width);
             store(to_even + even.begin + k * width, one);
@@ -104,11 +105,11 @@ INLINE void pack_pair(Part even, Part odd, int64_t pitch, const float* from, flo
 // Packs rows whatever their shape is.
 void pack_one_by_one(const Part& part, int64_t pitch, const float* from, float* to) {
     for (int64_t i = part.first; i < part.stop; ++i, from += part.below, to += pitch) {
-        if (pitch < width || pitch > 2 * width) {
-            std::fill_n(to, pitch, 0.f);
+        if (part.columns < width || part.columns > 2 * width) {
+            std::fill_n(to, part.columns, 0.f);
         } else {
             store(to, floats{});
-            store(to + pitch - width, floats{});
+            store(to + part.columns - width, floats{});
         }
         for (int64_t j = part.begin; j < part.end; ++j) to[j] = from[part.stride * j];
     }
@@ -124,14 +125,6 @@ INLINE void clear_around(const Step& step, const Part& part, float* plane) {
         std::fill(plane + behind, plane + step.plane, 0.f);
 }
 
-// Asks for the rows of a part. With a stride they are not side by side, and no processor foresees them: unasked, 3×3 with
-// stride 2 takes 5 % longer. Those that are side by side take up to 2 % less unasked.
-INLINE void expect_rows(const Part& part, const float* from) {
-    int64_t line = std::max<int64_t>(16 / part.stride, 1);  // pixels in a line of the cache
-    for (int64_t i = part.first; i < part.stop; ++i, from += part.below)
-        for (int64_t k = part.begin; k < part.end; k += line) __builtin_prefetch(from + part.stride * k);
-}
-
 // Packs one phase of a channel, whose image begins at `image` and whose plane of the first phase at `plane`.
 INLINE void pack_plane(const Step& step, const Part& part, const float* image, float* plane) {
     int64_t pitch = step.pitch;
@@ -139,7 +132,7 @@ INLINE void pack_plane(const Step& step, const Part& part, const float* image, f
     plane += part.to;
     clear_around(step, part, plane);
     float* to = plane + part.first * pitch;
-    if (!part.is_simple(pitch)) return pack_one_by_one(part, pitch, from, to);
+    if (!part.is_simple()) return pack_one_by_one(part, pitch, from, to);
     auto by = [&](auto n) __attribute__((always_inline)) {
         if (part.stride == 1)
             pack_rows<1, n()>(part, pitch, from, to);
@@ -150,8 +143,8 @@ INLINE void pack_plane(const Step& step, const Part& part, const float* image, f
 }
 
 // Whether two phases of the same rows can be packed at once: their columns take turns.
-bool can_pair(const Part& even, const Part& odd, int64_t pitch) {
-    return even.stride == 2 && even.is_simple(pitch) && odd.is_simple(pitch) && even.vectors() == odd.vectors() &&
+bool can_pair(const Part& even, const Part& odd) {
+    return even.stride == 2 && even.is_simple() && odd.is_simple() && even.vectors() == odd.vectors() &&
            even.vectors() <= widest;
 }
 
@@ -179,13 +172,12 @@ void pack_band(const Step& step, const float* x, int64_t top, float* slab) {
         for (int64_t k = 0; k < count; ++k) parts[k] = Part(step, f + k, top);
         bool paired[together] = {};
         for (int64_t k = 0; k + 1 < count; ++k)
-            paired[k] = step.phases[2 * (f + k)] == step.phases[2 * (f + k) + 2] && (k == 0 || !paired[k - 1]) &&
-                        can_pair(parts[k], parts[k + 1], step.pitch);
+            paired[k] = step.phases[3 * (f + k)] == step.phases[3 * (f + k + 1)] && (k == 0 || !paired[k - 1]) &&
+                        can_pair(parts[k], parts[k + 1]);
         for (int64_t c = 0; c < step.inputs; ++c) {
             const float* image = x + c * channel;
             float* plane = slab + c * step.plane;
             for (int64_t k = 0; k < count; ++k) {
-                if (step.stride_y > 1 && c + 1 < step.inputs) expect_rows(parts[k], image + channel + parts[k].from);
                 if (paired[k]) {
                     pack_planes(step, parts[k], parts[k + 1], image, plane);
                     ++k;

@@ -46,7 +46,7 @@ struct Step {
     int64_t plane_rows, pitch, plane, band;
     int64_t tile;  // how many vectors of a row of the result stand side by side in a tile; 0: there are no tiles
     int64_t phase_count;
-    const int32_t* phases;      // (y, x) of each phase that a weight reads
+    const int32_t* phases;      // (y, x, columns of its rows that are read) of each phase that a weight reads
     int64_t pool, pool_stride;  // pool 0: none
     int64_t pooled_height, pooled_width;
 

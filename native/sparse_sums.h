@@ -17,7 +17,7 @@ namespace {
 // Vectors that are summed side by side, along the rows of an image and in a tile. There are 16 registers (32 with AVX-512
 // and on ARM), and the others hold the value and what sums are compared with. With eight, convolutions of 56 × 56 and
 // 14 × 14 pixels take 2 to 8 % longer; tiles of 7 × 2 and 2 × 7 vectors are whole images of 56 and 14 pixels.
-// secateur/run/chain.py sizes tiles, bands and blocks by the same numbers.
+// secateur/run/layout.py sizes tiles, bands and blocks by the same numbers.
 constexpr int64_t widest = 12, widest_tile = 14;
 constexpr int64_t run_max = widest_tile * width;  // pixels they hold
 

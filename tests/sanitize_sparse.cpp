@@ -170,13 +170,14 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
     for (Weight& weight : made.weights) {
         int64_t dy = weight.down % strides[0], dx = weight.right % strides[1], &phase = number[dy * strides[1] + dx];
         if (phase < 0) {
-            phase = static_cast<int64_t>(phases.size()) / 2;
-            phases.push_back(static_cast<int32_t>(dy)), phases.push_back(static_cast<int32_t>(dx));
+            phase = static_cast<int64_t>(phases.size()) / 3;
+            int64_t reach = step.out_width + (made.right - 1 - dx) / strides[1];
+            for (int64_t each : {dy, dx, step.tile ? reach : step.pitch}) phases.push_back(static_cast<int32_t>(each));
         }
         weight.place = (phase * channels + weight.channel) * step.plane + weight.down / strides[0] * step.pitch +
                        weight.right / strides[1];
     }
-    step.phase_count = static_cast<int64_t>(phases.size()) / 2;
+    step.phase_count = static_cast<int64_t>(phases.size()) / 3;
     made.phases = exact(phases), step.phases = made.phases.get();
     set_bias(made);
     pack(made, 1);

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from secateur import native
-from secateur.run import Kernel, SparseChain, kernels
-from secateur.run import chain as chain_module
+from secateur.run import Kernel, SparseChain, kernels, layout
 from secateur.run.layers import Layer, Pool, Window
 from secateur.run.weights import SparseWeight, pack_offsets
 
@@ -194,7 +193,7 @@ def test_wide_images_are_made_in_tiles_and_bands_of_any_size(window, kernel_size
     layer = sparse_layer((5, 3, *kernel_size), density, "relu", window)
     x = torch.randn(2, 3, *size)
     assume(min(window.out(size, kernel_size)) >= 1)
-    with patch.object(chain_module, "_MOST_BAND_BYTES", slab):
+    with patch.object(layout, "_MOST_BAND_BYTES", slab):
         assert_near(chain_of([layer], Kernel(0), way)(x), dense([layer], x))
 
 
@@ -214,23 +213,23 @@ def test_wide_images_are_made_in_tiles_and_bands_of_any_size(window, kernel_size
     ],
 )
 def test_rows_of_a_packed_image_stand_close_or_make_tiles(width, out_width, stride, pad, kernel, pitch, spill, tile):
-    assert chain_module._pitch(width, out_width, stride, pad, np.arange(kernel), 8) == (pitch, spill, tile)
+    assert layout._pitch(width, out_width, stride, pad, np.arange(kernel), 8) == (pitch, spill, tile)
 
 
 def test_bands_fill_runs_of_vectors_or_tiles_and_fit_the_cache():
     # 14 rows of 14 pixels are 25 vectors: three runs, so that of the bands that make no more the smallest is taken.
-    assert chain_module._band((14, 14), 14, 0, 0, 512, 2048, 16.0, 8) == 5
-    assert chain_module._band((14, 14), 16, 2, 0, 512, 2048, 16.0, 8) == 7  # rows of a tile
-    assert chain_module._band((14, 14), 14, 0, 0, 512 << 10, 2048, 16.0, 8) == 1  # however large a row is
-    assert chain_module._band((1, 5), 5, 0, 0, 1, 1, 1.0, 8) == 1
-    band = chain_module._band((224, 224), 232, 7, 2, 64, 64, 16.0, 8)
+    assert layout._band((14, 14), 14, 0, 0, 512, 2048, 16.0, 8) == 5
+    assert layout._band((14, 14), 16, 2, 0, 512, 2048, 16.0, 8) == 7  # rows of a tile
+    assert layout._band((14, 14), 14, 0, 0, 512 << 10, 2048, 16.0, 8) == 1  # however large a row is
+    assert layout._band((1, 5), 5, 0, 0, 1, 1, 1.0, 8) == 1
+    band = layout._band((224, 224), 232, 7, 2, 64, 64, 16.0, 8)
     assert band % 2 == 0
     assert 64 * (band + 2) * 232 * 4 <= 512 << 10
 
 
 def test_planes_do_not_meet_in_few_places_of_the_cache():
-    assert chain_module._plane(225, 8) == 232
-    assert chain_module._plane(16 * 64, 8) == 16 * 64 + 16
+    assert layout._plane(225, 8) == 232
+    assert layout._plane(16 * 64, 8) == 16 * 64 + 16
 
 
 @needs_native
@@ -576,7 +575,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(kernel, batch, images, 
     ],
 )
 def test_threads_find_two_pieces_each_where_filters_are_not_too_few(filters, bands, count, wanted):
-    assert chain_module._segment(filters, bands, count) == wanted
+    assert layout._segment(filters, bands, count) == wanted
 
 
 @needs_native

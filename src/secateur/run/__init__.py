@@ -1,7 +1,8 @@
 """Step 6, run: pruned networks, faster than dense ones."""
 
-from secateur.run.chain import Kernel, SparseChain
+from secateur.run.chain import SparseChain
 from secateur.run.files import load_sparse
+from secateur.run.layout import Kernel
 from secateur.run.plan import Group, Plan
 from secateur.run.planner import compile_sparse
 

@@ -13,8 +13,8 @@ from secateur.encode import Archive, Record, open_archive
 from secateur.encode.container import MAX_BYTES
 from secateur.encode.files import skeleton
 from secateur.run import kernels
-from secateur.run.chain import Kernel
 from secateur.run.layers import Layer
+from secateur.run.layout import Kernel
 from secateur.run.network import CompiledNetwork, apply, follow
 from secateur.run.plan import Group, Plan
 from secateur.run.simplify import fold

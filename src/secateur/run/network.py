@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import fx, nn
 
-from secateur.run.chain import Kernel, SparseChain
+from secateur.run.chain import SparseChain
+from secateur.run.layout import Kernel
 from secateur.run.plan import Group, Plan
 from secateur.run.tracing import changes_in_place, has_hooks, module_of
 from secateur.run.units import Unit, runs

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from secateur.atomic import write_atomically
-from secateur.run.chain import Kernel
+from secateur.run.layout import Kernel
 
 _VERSION = 1
 

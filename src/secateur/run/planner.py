@@ -17,7 +17,8 @@ from torch.utils import _pytree as pytree
 
 from secateur.encode import load, open_archive
 from secateur.run import kernels
-from secateur.run.chain import Kernel, SparseChain
+from secateur.run.chain import SparseChain
+from secateur.run.layout import Kernel
 from secateur.run.network import CompiledNetwork, apply, chain_of, follow
 from secateur.run.plan import Group, Plan
 from secateur.run.simplify import flush_denormals, simplify

@@ -90,8 +90,8 @@ class SparseWeight:
 class Packed:
     """Weights in the order of a kernel: by segments of rows, in each by blocks of columns or channels, in each by rows.
 
-    The rows of a segment are sorted by how many weights they have in the block, or by what they read of it. The i-th row
-    of segment s in block b is number k = (s·blocks + b)·segment + i: it is order[k], and its weights are numbers
+    The rows of a segment are sorted by how many weights they have in the block, or by what they read of it. The i-th
+    row of segment s in block b is number k = (s·blocks + b)·segment + i: it is order[k], and its weights are numbers
     starts[k] to starts[k + 1] of `places`, and of `values` or `codes`.
 
     Or rows stand `side` by side, in slices of so many: then starts[k] is that of a slice, in which the first weights of
