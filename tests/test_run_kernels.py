@@ -218,12 +218,15 @@ def test_rows_of_a_packed_image_stand_close_or_make_tiles(width, out_width, stri
 
 def test_bands_fill_runs_of_vectors_or_tiles_and_fit_the_cache():
     # 14 rows of 14 pixels are 25 vectors: three runs, so that of the bands that make no more the smallest is taken.
-    assert layout._band((14, 14), 14, 0, 0, 512, 2048, 16.0, 8) == 5
-    assert layout._band((14, 14), 16, 2, 0, 512, 2048, 16.0, 8) == 7  # rows of a tile
-    assert layout._band((14, 14), 14, 0, 0, 512 << 10, 2048, 16.0, 8) == 1  # however large a row is
-    assert layout._band((1, 5), 5, 0, 0, 1, 1, 1.0, 8) == 1
-    band = layout._band((224, 224), 232, 7, 2, 64, 64, 16.0, 8)
+    assert layout._band((14, 14), 14, 0, 0, 512, 2048, 16.0, 8) == (5, 0)
+    assert layout._band((14, 14), 16, 2, 0, 512, 2048, 16.0, 8) == (7, 2)  # rows of a tile
+    assert layout._band((28, 28), 32, 4, 1, 512, 512, 16.0, 8) == (7, 2)  # four of them, and none twice
+    assert layout._band((28, 28), 32, 4, 2, 520, 512, 16.0, 8) == (3, 4)  # seven rows would not fit the cache
+    assert layout._band((14, 14), 14, 0, 0, 512 << 10, 2048, 16.0, 8) == (1, 0)  # however large a row is
+    assert layout._band((1, 5), 5, 0, 0, 1, 1, 1.0, 8) == (1, 0)
+    band, tile = layout._band((224, 224), 232, 7, 2, 64, 64, 16.0, 8)
     assert band % 2 == 0
+    assert tile == 7
     assert 64 * (band + 2) * 232 * 4 <= 512 << 10
 
 

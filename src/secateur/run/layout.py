@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -156,7 +157,9 @@ def _convolution(
     halo = int(down.max(initial=0)) // stride_y
     filter_rows = layer.weight.shape[0] * math.ceil(layer.inputs / block)
     weights = len(channel) / max(filter_rows, 1)
-    band = out[0] if is_whole else _band(out, pitch, tile, halo, len(used) * layer.inputs, filter_rows, weights, lanes)
+    band = out[0]
+    if not is_whole:
+        band, tile = _band(out, pitch, tile, halo, len(used) * layer.inputs, filter_rows, weights, lanes)
     plane_rows = sample[1] if is_whole else band + halo
     plane = plane_rows * pitch if is_whole else _plane(plane_rows * pitch + spill, lanes)
     offset = (number[key] * layer.inputs + channel) * plane + down // stride_y * pitch + right // stride_x
@@ -229,20 +232,21 @@ def _plane(floats: int, lanes: int) -> int:
 
 def _band(
     out: tuple[int, int], pitch: int, tile: int, halo: int, planes: int, rows: int, weights: float, lanes: int
-) -> int:
-    """Return how many rows of the result are made from one slab, such that all of them take the fewest cycles.
+) -> tuple[int, int]:
+    """Return how many rows of the result are made from one slab, for all of them to take the fewest cycles, and tiles.
 
     A slab should fit the second level of the cache, beside what is read and written. What `halo` rows of it have in
     common with the next are packed twice; and the pixels of a band should fill tiles, or runs of vectors, the last
-    band's too. `rows` is how many rows of the weight there are, in all blocks, and `weights` how many each has on
-    average.
+    band's too: a tile of four vectors and three rows may become two, of two vectors and seven rows. `rows` is how many
+    rows of the weight there are, in all blocks, and `weights` how many each has on average.
     """
 
-    def cycles(band: int) -> float:
+    def cycles(way: tuple[int, int]) -> float:
+        band, tile = way
         whole, rest = divmod(out[0], band)
-        return whole * of_band(band) + (of_band(rest) if rest else 0)
+        return whole * of_band(band, tile) + (of_band(rest, tile) if rest else 0)
 
-    def of_band(band: int) -> float:
+    def of_band(band: int, tile: int) -> float:
         if tile:
             tall = _TILE_VECTORS // tile if band >= _TILE_VECTORS // tile else 1
             runs = math.ceil(band / tall) * math.ceil(out[1] / (lanes * tile))
@@ -256,7 +260,8 @@ def _band(
 
     row_bytes = max(planes * pitch, 1) * 4
     fitting = _MOST_BAND_BYTES // row_bytes - halo
-    return min(range(1, max(min(fitting, out[0]), 1) + 1), key=cycles)
+    bands = range(1, max(min(fitting, out[0]), 1) + 1)
+    return min(itertools.product(bands, (4, 2) if tile == 4 else (tile,)), key=cycles)
 
 
 def _panel_convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step]:
