@@ -178,23 +178,28 @@ def test_a_convolution_is_the_dense_one(
         assert_near(chain(x, residual), dense([layer], x, residual))
 
 
-@settings(max_examples=120)
+@settings(max_examples=250)
 @given(
     window=st.sampled_from([Window(), Window(padding=(1, 1)), Window((2, 2), (1, 1)), Window((1, 2), (2, 3))]),
     kernel_size=st.tuples(st.integers(1, 3), st.integers(1, 5)),
-    size=st.tuples(st.integers(1, 12), st.integers(40, 240)),
+    size=st.tuples(st.integers(1, 30), st.one_of(st.sampled_from([14, 28, 30, 56, 60]), st.integers(9, 240))),
     density=st.sampled_from([0.02, 0.3]),
+    activation=st.sampled_from(ACTIVATIONS),
+    adds=st.booleans(),
     slab=st.sampled_from([1, 20_000, 1 << 19]),
     way=ways,
     seed=st.integers(0, 2**20),
 )
-def test_wide_images_are_made_in_tiles_and_bands_of_any_size(window, kernel_size, size, density, slab, way, seed):
+def test_wide_images_are_made_in_tiles_and_bands_of_any_size(
+    window, kernel_size, size, density, activation, adds, slab, way, seed
+):
     torch.manual_seed(seed)
-    layer = sparse_layer((5, 3, *kernel_size), density, "relu", window)
+    layer = sparse_layer((5, 3, *kernel_size), density, activation, window)
     x = torch.randn(2, 3, *size)
     assume(min(window.out(size, kernel_size)) >= 1)
+    residual = torch.randn(2, 5, *window.out(size, kernel_size)) if adds else None
     with patch.object(layout, "_MOST_BAND_BYTES", slab):
-        assert_near(chain_of([layer], Kernel(0), way)(x), dense([layer], x))
+        assert_near(chain_of([layer], Kernel(0), way)(x, residual), dense([layer], x, residual))
 
 
 @pytest.mark.parametrize(
