@@ -199,7 +199,8 @@ INLINE void over_runs(const Step& step, int64_t top, int64_t lines, Body body) {
     bool straight = step.pitch == step.out_width && length >= width && step.activation <= relu;
     for (int64_t begin = 0; begin < vectors; begin += each) {
         int64_t end = std::min(begin + each, vectors);
-        int64_t at = begin * width, row = at / step.pitch, column = at - row * step.pitch;
+        int64_t at = std::min(begin * width, std::max<int64_t>(length - width, 0));  // the last is a vector, or more
+        int64_t row = at / step.pitch, column = at - row * step.pitch;
         int64_t to = (top + row) * step.out_width + std::min(column, step.out_width);
         body(1, end - begin, Run{at, std::min(end * width, length) - at, to, column, straight});
     }

@@ -224,7 +224,8 @@ void run_case(int64_t which) {
     std::vector<Made> made(count);
     bool images = below(2);
     int64_t side = below(2) ? 5 : below(4) ? 20 : 70;
-    int64_t channels = 1 + below(6), height = 1 + below(side), wide = 1 + below(side), features = 1 + below(90);
+    int64_t channels = 1 + below(6), height = 1 + below(side), wide = 1 + below(below(8) ? side : 8 * side);
+    int64_t features = 1 + below(90);
     for (Made& one : made) {
         if (images) {
             make_convolution(one, channels, height, wide, vectors);

@@ -202,6 +202,18 @@ def test_wide_images_are_made_in_tiles_and_bands_of_any_size(
         assert_near(chain_of([layer], Kernel(0), way)(x, residual), dense([layer], x, residual))
 
 
+@needs_native
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("activation", ["none", "gelu"])
+@pytest.mark.parametrize("size", [(5, 58), (3, 193), (13, 89)], ids=["four lanes", "eight", "sixteen"])
+def test_the_last_run_of_an_image_may_be_shorter_than_a_vector(size, activation, build):
+    # 73 vectors are six runs of twelve and one more, of which there is a part only.
+    torch.manual_seed(0)
+    layer = sparse_layer((4, 2, 1, 1), 1.0, activation, Window())
+    x = torch.randn(1, 2, *size)
+    assert_near(chain_of([layer], Kernel(0), build)(x), dense([layer], x))
+
+
 @pytest.mark.parametrize(
     ("width", "out_width", "stride", "pad", "kernel", "pitch", "spill", "tile"),
     [
