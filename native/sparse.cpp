@@ -10,9 +10,9 @@
 //   panel by panel     As many samples as lanes lie side by side, a vector register holds one feature of several of
 //                      them, and a weight is the number of a feature (sparse_panels.h).
 //
-// A layer and its weights are in sparse_step.h, the order in which rows of weights are taken in sparse_order.h, the loop that images and panels have in common in sparse_sums.h, what
-// follows a product in sparse_activations.h, and what threads need in sparse_threads.h. Below are the chain, who does
-// which part of it, and the functions that Python calls.
+// A layer and its weights are in sparse_step.h, the order in which rows of weights are taken in sparse_order.h, the loop
+// that images and panels have in common in sparse_sums.h, what follows a product in sparse_activations.h, and what
+// threads need in sparse_threads.h. Below are the chain, who does which part of it, and the functions that Python calls.
 //
 // Every sum is taken in an order that depends on the layer alone: the bits of a result do not depend on the threads.
 // Denormals are read and written as zeros while a chain runs.
@@ -145,8 +145,9 @@ EXPORT int secateur_chain(const Chain* chain, const float* x, int64_t batch, flo
     return whole ? 0 : 1;
 }
 
-// Orders the rows of each cell, which has `segment` rows, or the next of `counts`: row i of cell c is number
-// k = c·segment + i, and its weights are numbers starts[k] to starts[k + 1]. order[k] is the row that comes k-th.
+// Orders the rows of each cell, as many as `counts` says and at most `segment`: row i of cell c is number c·segment + i,
+// its weights are numbers starts[c·segment + i] to the next of `starts`, and order[c·segment + k] is the row that comes
+// k-th.
 // Returns 0, or 1 if there was not enough memory.
 EXPORT int secateur_order_rows(int64_t cells, int64_t segment, const int64_t* counts, const int64_t* starts,
                                const int32_t* parts, int64_t most, int32_t* order) {

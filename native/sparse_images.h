@@ -70,8 +70,8 @@ bool asks_for_result(const Step& step) {
 }
 
 // Block b of segment s of the filters on one run of pixels. The first block begins with the biases, the others with
-// what is `staged`, the sums of one filter after the other; if it `ends`, they go to the result, which begins at `to` with the
-// first filter, and otherwise are staged again. `added` may be null, and is the residual there.
+// what is `staged`, the sums of one filter after the other; if it `ends`, they go to the result, which begins at `to`
+// with the first filter, and otherwise are staged again. `added` may be null, and is the residual there.
 template <int rows, int columns, bool begins, bool ends, class Place, class Values>
 INLINE void convolve_block(const Step& step, const Place* places, Values values, const float* base, int64_t last,
                            int64_t s, int64_t b, float* staged, const float* added, float* to) {
