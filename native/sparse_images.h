@@ -5,8 +5,9 @@
 // between two rows of the result are computed and dropped. With a stride s the padded image is split into s × s phases,
 // in each of which neighbours were s apart.
 //
-// The result is made in bands of rows. What a band reads of the image is padded and split just before, into a slab of
-// the thread's own that fits the second level of the cache. An image that needs neither is read where it stands.
+// The result is made in bands of rows, and where these are long in strips of columns. What such an area reads of the image
+// is padded and split just before, all channels or some blocks of them at a time, into a slab of the thread's own that
+// fits the second level of the cache. An image that needs neither is read where it stands.
 
 #pragma once
 
@@ -25,10 +26,16 @@ namespace {
 // Pixels that are computed together: `count` of them, which stand side by side from `first` on in the slab, and as many in
 // each of the rows below, if it is a tile. In the result they begin at `to`. If `straight`, they stand side by side there,
 // too, and vectors are written as they are; if not, they begin in column `column` of a row of the slab, and those between
-// rows are dropped.
+// rows are dropped. `number` counts the runs of an area.
 struct Run {
     int64_t first, count, to, column;
     bool straight;
+    int64_t number;
+};
+
+// Rows and columns of the result that are made from one slab: `lines` rows from `top` on, and columns from `left` on.
+struct Area {
+    int64_t top, lines, left;
 };
 
 // Writes sums that stand side by side in the result, too, by the vector; the last goes over the one before it.
@@ -71,18 +78,20 @@ bool asks_for_result(const Step& step) {
 
 // Block b of segment s of the filters on one run of pixels. The first block begins with the biases, the others with
 // what is `staged`, the sums of one filter after the other; if it `ends`, they go to the result, which begins at `to`
-// with the first filter, and otherwise are staged again. `added` may be null, and is the residual there.
-template <int rows, int columns, bool begins, bool ends, class Place, class Values>
+// with the first filter, and otherwise are staged again. `added` may be null, and is the residual there. If it `asks`,
+// it does so for what is `ahead`.
+template <int rows, int columns, bool begins, bool ends, bool asks, class Place, class Values>
 INLINE void convolve_block(const Step& step, const Place* places, Values values, const float* base, int64_t last,
-                           int64_t s, int64_t b, float* staged, const float* added, float* to) {
+                           int64_t s, int64_t b, float* staged, const float* added, float* to, Ahead ahead) {
     constexpr int vectors = rows * columns;
     floats least = all_lanes(least_of(step.activation));
     int64_t pitch = step.pitch, out_width = step.out_width, plane = step.out_height * out_width;
     const float* bias = step.bias;
-    bool asks = asks_for_result(step);
+    bool result_is_far = asks_for_result(step);
     staged = opaque(staged - s * step.segment * vectors * width);
     base = opaque(base);
     over_rows(step, s, b, [=](int64_t r, int64_t begin, int64_t end, int64_t later) __attribute__((always_inline)) {
+        if (asks) ahead.ask<columns>(r);
         if (!begins && !ends && begin == end) return;
         float* own = opaque(staged + r * vectors * width);
         floats sums[vectors];
@@ -93,7 +102,7 @@ INLINE void convolve_block(const Step& step, const Place* places, Values values,
             return;
         }
         float* out = opaque(to + r * plane);
-        if (asks)
+        if (result_is_far)
             for (int i = 0; i < rows; ++i)
                 for (int k = 0; k < columns; k += 16 / width)
                     __builtin_prefetch(to + later * plane + i * out_width + k * width, 1, 3);
@@ -104,28 +113,45 @@ INLINE void convolve_block(const Step& step, const Place* places, Values values,
     });
 }
 
+// What is read and written while a slab is there: the blocks of channels from `first` to `stop` stand in it.
+struct Work {
+    const float* slab;
+    int64_t first, stop;
+    const Next& next;  // slab, of whose image some is asked for meanwhile
+    const float* residual;
+    float* out;
+};
+
 // Segment s of the filters on one run of pixels. `staged` keeps their sums from block to block.
 template <int rows, int columns, class Place, class Values>
-INLINE void convolve_run(const Step& step, const Place* places, Values values, const float* slab, const Run& run,
-                         int64_t s, float* staged, const float* residual, float* out) {
+INLINE void convolve_run(const Step& step, const Place* places, Values values, const Work& work, const Run& run,
+                         int64_t s, float* staged) {
+    // A kernel of its own asks: every other would take up to 10 % longer with a few instructions more for each row.
+    constexpr bool may_ask = rows > 1 && columns == strip_tile;
     int64_t last = std::max<int64_t>(run.count - width, 0), plane = step.out_height * step.out_width;
+    const float *base = work.slab + run.first, *residual = work.residual;
     const float* added = residual ? residual + run.to : nullptr;
-    for (int64_t b = 0; b < step.blocks; ++b)
+    float* to = work.out + run.to;
+    for (int64_t b = work.first; b < work.stop; ++b)
         with_ends(b, step.blocks, run.straight, [&](auto begins, auto ends) __attribute__((always_inline)) {
-            convolve_block<rows, columns, begins(), ends()>(step, places, values, slab + run.first, last, s, b, staged,
-                                                            added, out + run.to);
+            Ahead ahead = may_ask ? work.next.part(run.number * step.blocks + b) : Ahead();
+            auto sum = [&](auto asks) __attribute__((always_inline)) {
+                convolve_block<rows, columns, begins(), ends(), asks()>(step, places, values, base, last, s, b, staged,
+                                                                        added, to, ahead);
+            };
+            may_ask && ahead.at ? sum(std::bool_constant<may_ask>()) : sum(std::false_type());
         });
-    if (run.straight) return;
+    if (run.straight || work.stop < step.blocks) return;
     int64_t first = s * step.segment, count = std::min(step.segment, step.rows - first);
     for (int64_t i = 0; i < count; ++i)
         for (int64_t row = 0; row < rows; ++row) {
             float* own = staged + (i * rows + row) * columns * width;
             store(own + last, load(own + (columns - 1) * width));  // the last vector repeats pixels of the one before
-            int64_t image = (first + i) * plane, to = image + run.to + row * step.out_width;
+            int64_t image = (first + i) * plane, at = image + run.to + row * step.out_width;
             if (step.tile)
-                finish(own, residual ? residual + to : nullptr, run.count, step.activation, out + to);
+                finish(own, residual ? residual + at : nullptr, run.count, step.activation, work.out + at);
             else
-                write_run(step, run, own, residual ? residual + image : nullptr, out + image);
+                write_run(step, run, own, residual ? residual + image : nullptr, work.out + image);
         }
 }
 
@@ -156,54 +182,73 @@ void pool_channel_by_two(const Step& step, const float* image, float* __restrict
     }
 }
 
-// How a convolution is cut into pieces of work: bands of output rows by shares of the filters.
-struct Pieces {
-    int64_t band, bands, shares;
+// How a convolution is cut into pieces of work: areas of the result by shares of the filters.
+class Pieces {
+    int64_t band, height, strips = 1, strip = 0, last_strip = 0;  // columns of a strip, and where the last one begins
 
-    Pieces(const Step& step, int threads) : band(step.band) {
+   public:
+    int64_t areas, shares;
+
+    Pieces(const Step& step, int threads) : band(step.band), height(step.out_height) {
         // An image that is read where it stands has bands for the threads alone: eight, whatever their number, because
         // the order of sums changes where runs end. Each should fill a run, and even one row must fill a vector.
         if (!needs_packing(step)) {
             bool large = step.run_length() >= 8 * widest * width && step.out_width >= width;
-            band = large ? (step.out_height + 7) / 8 : step.out_height;
-            while (band < step.out_height && band * step.pitch % 16) ++band;  // each begins as a line of the cache does
+            band = large ? (height + 7) / 8 : height;
+            while (band < height && band * step.pitch % 16) ++band;  // each begins as a line of the cache does
         }
-        bands = (step.out_height + band - 1) / band;
+        if (step.strip) {
+            strips = (step.out_vectors() + step.strip - 1) / step.strip;
+            strip = step.strip * width;
+            last_strip = (step.out_vectors() - step.strip) * width;  // what it has in common with another is made twice
+        }
+        areas = (height + band - 1) / band * strips;
         // Two pieces for each thread or more, so that none waits long for the last.
-        shares = std::clamp<int64_t>(threads == 1 ? 1 : (2 * threads + bands - 1) / bands, 1, step.segments());
+        shares = std::clamp<int64_t>(threads == 1 ? 1 : (2 * threads + areas - 1) / areas, 1, step.segments());
+    }
+
+    Area area(int64_t k) const {
+        int64_t top = k / strips * band;
+        return {top, std::min(band, height - top), std::min(k % strips * strip, last_strip)};
     }
 };
 
-// Calls body(rows, columns, run) for the tiles of a band of `lines` output rows. Those at the end begin earlier than the
-// others end: what they have in common is computed twice.
+// Calls body(rows, columns, run) for the tiles of an area. Those at the end begin earlier than the others end: what they
+// have in common is computed twice.
 template <class Body>
-INLINE void over_tiles(const Step& step, int64_t top, int64_t lines, Body body) {
-    int64_t columns = step.tile, vectors = (step.out_width + width - 1) / width, rows = widest_tile / columns;
-    if (rows > lines) rows = 1;
-    for (int64_t line = 0; line < lines; line += rows)
-        for (int64_t k = 0; k < vectors; k += columns) {
-            int64_t row = std::min(line, lines - rows), column = std::min(k, vectors - columns) * width;
-            int64_t count = std::min(columns * width, step.out_width - column);
-            body(rows, columns, Run{row * step.pitch + column, count, (top + row) * step.out_width + column, column,
-                                    step.activation <= relu});
-        }
+INLINE void over_tiles(const Step& step, const Area& area, Body body) {
+    int64_t columns = step.tile, rows = widest_tile / columns, vectors = step.strip ? step.strip : step.out_vectors();
+    if (rows > area.lines) rows = 1;
+    int64_t across = (vectors + columns - 1) / columns, down = (area.lines + rows - 1) / rows;
+    for (int64_t number = 0; number < across * down; ++number) {
+        int64_t row = std::min(number / across * rows, area.lines - rows);
+        int64_t column = std::min(number % across * columns, vectors - columns) * width;
+        int64_t count = std::min(columns * width, step.out_width - area.left - column);
+        int64_t to = (area.top + row) * step.out_width + area.left + column;
+        body(rows, columns, Run{row * step.pitch + column, count, to, column, step.activation <= relu, number});
+    }
 }
 
 // The same for pixels that are counted along the rows: a run is a single row, of an even number of vectors, so that two do
 // not write to the same line of the cache.
 template <class Body>
-INLINE void over_runs(const Step& step, int64_t top, int64_t lines, Body body) {
-    int64_t length = (lines - 1) * step.pitch + step.out_width;
+INLINE void over_rows_of_pixels(const Step& step, const Area& area, Body body) {
+    int64_t length = (area.lines - 1) * step.pitch + step.out_width;
     int64_t vectors = (length + width - 1) / width, runs = (vectors + widest - 1) / widest;
-    int64_t each = ((vectors + runs - 1) / runs + 1) / 2 * 2;
+    int64_t each = ((vectors + runs - 1) / runs + 1) / 2 * 2, number = 0;
     bool straight = step.pitch == step.out_width && length >= width && step.activation <= relu;
     for (int64_t begin = 0; begin < vectors; begin += each) {
         int64_t end = std::min(begin + each, vectors);
         int64_t at = std::min(begin * width, std::max<int64_t>(length - width, 0));  // the last is a vector, or more
         int64_t row = at / step.pitch, column = at - row * step.pitch;
-        int64_t to = (top + row) * step.out_width + std::min(column, step.out_width);
-        body(1, end - begin, Run{at, std::min(end * width, length) - at, to, column, straight});
+        int64_t to = (area.top + row) * step.out_width + std::min(column, step.out_width);
+        body(1, end - begin, Run{at, std::min(end * width, length) - at, to, column, straight, number++});
     }
+}
+
+template <class Body>
+INLINE void over_runs(const Step& step, const Area& area, Body body) {
+    step.tile ? over_tiles(step, area, body) : over_rows_of_pixels(step, area, body);
 }
 
 // Room for the result before it is pooled.
@@ -217,23 +262,34 @@ bool convolve(const Step& step, const float* x, const float* residual, float* y,
     bool packs = needs_packing(step);
     float* out = step.pool ? image : y;
     auto piece = [&](int64_t k) {
-        int64_t top = k / pieces.shares * pieces.band, lines = std::min(pieces.band, step.out_height - top);
-        int64_t share = k % pieces.shares;
-        int64_t from = step.cut(share, pieces.shares), to = step.cut(share + 1, pieces.shares);
-        float* staged = staged_of_thread.take(step.segment * run_max + slab_floats(step));
+        Area area = pieces.area(k / pieces.shares);
+        int64_t from = step.cut(k % pieces.shares, pieces.shares), to = step.cut(k % pieces.shares + 1, pieces.shares);
+        // Sums wait for the next block: those of one run and segment, or all of them if that comes with another slab.
+        int64_t each = step.segment * run_max, waiting = 1;
+        bool all_wait = step.slab_blocks < step.blocks;
+        if (all_wait) over_runs(step, area, [&](auto, auto, auto run) { waiting = (run.number + 1) * (to - from); });
+        float* staged = staged_of_thread.take(waiting * each + slab_floats(step));
         if (!staged) return false;
-        float* packed = staged + step.segment * run_max;
-        if (packs) pack_band(step, x, top, packed);
-        const float* slab = packs ? packed : x + top * step.pitch;
-        with_types(step, [&](auto places, auto values) {
-            auto body = [&](int64_t rows, int64_t columns, const Run& run) {
-                with_tile(rows, columns, [&](auto m, auto n) {
-                    for (int64_t s = from; s < to; ++s)
-                        convolve_run<m(), n()>(step, places, values, slab, run, s, staged, residual, out);
+        float* packed = staged + waiting * each;
+        // Slabs of narrow strips leave room for what the thread is likely to pack next.
+        int64_t later = k + threads;
+        bool asks = step.strip && step.phase_count && pieces.shares == 1 && later < pieces.areas;
+        Next next = asks ? Next(step, x, pieces.area(later).top, pieces.area(later).left) : Next(step);
+        for (int64_t b = 0; b < step.blocks; b += step.slab_blocks) {
+            Work work{packs ? packed : x + area.top * step.pitch, b, std::min(b + step.slab_blocks, step.blocks), next,
+                      residual, out};
+            if (packs) pack_area(step, x, area.top, area.left, work.first, work.stop, packed);
+            with_types(step, [&](auto places, auto values) {
+                over_runs(step, area, [&](int64_t rows, int64_t columns, const Run& run) {
+                    with_tile(rows, columns, [&](auto m, auto n) {
+                        for (int64_t s = from; s < to; ++s) {
+                            int64_t place = all_wait ? run.number * (to - from) + s - from : 0;
+                            convolve_run<m(), n()>(step, places, values, work, run, s, staged + place * each);
+                        }
+                    });
                 });
-            };
-            step.tile ? over_tiles(step, top, lines, body) : over_runs(step, top, lines, body);
-        });
+            });
+        }
         return true;
     };
     auto pool = [&](int64_t r) {
@@ -241,7 +297,7 @@ bool convolve(const Step& step, const float* x, const float* residual, float* y,
         by(step, image + r * step.out_height * step.out_width, y + r * step.pooled_height * step.pooled_width);
         return true;
     };
-    return over_pieces(pieces.bands * pieces.shares, threads, piece) &&
+    return over_pieces(pieces.areas * pieces.shares, threads, piece) &&
            (step.pool == 0 || over_pieces(step.rows, threads, pool));
 }
 

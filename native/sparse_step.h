@@ -44,7 +44,9 @@ struct Step {
     int64_t height, width, out_height, out_width;
     int64_t stride_y, stride_x, pad_y, pad_x;
     int64_t plane_rows, pitch, plane, band;
-    int64_t tile;  // how many vectors of a row of the result stand side by side in a tile; 0: there are no tiles
+    int64_t tile;         // how many vectors of a row of the result stand side by side in a tile; 0: there are no tiles
+    int64_t strip;        // how many of them, whole tiles, are made from one slab; 0: all
+    int64_t slab_blocks;  // how many blocks of channels stand in a slab at once
     int64_t phase_count;
     const int32_t* phases;      // (y, x, columns of its rows that are read) of each phase that a weight reads
     int64_t pool, pool_stride;  // pool 0: none
@@ -53,6 +55,8 @@ struct Step {
     int64_t features_in() const { return kind == linear ? inputs : inputs * height * width; }
     int64_t features_out() const { return kind == linear ? rows : rows * pooled_height * pooled_width; }
     int64_t run_length() const { return (out_height - 1) * pitch + out_width; }  // pixels from first to last
+    int64_t slab_channels() const { return std::min(slab_blocks * block, inputs); }
+    int64_t out_vectors() const { return (out_width + ::width - 1) / ::width; }  // of a row of the result
     int64_t segments() const { return (rows + segment - 1) / segment; }
     int64_t slices() const { return (segment + side - 1) / side; }  // of a segment in a block
     int64_t weights() const { return starts[segments() * blocks * slices()]; }

@@ -20,6 +20,7 @@ namespace {
 // secateur/run/layout.py sizes tiles, bands and blocks by the same numbers.
 constexpr int64_t widest = 12, widest_tile = 14;
 constexpr int64_t run_max = widest_tile * width;  // pixels they hold
+constexpr int64_t strip_tile = 7;                 // vectors of a tile along a row where results are made in strips
 
 // The sums of each vector, every one over a part of the weights. A multiplication and addition takes four or five
 // cycles, and two can begin in each cycle: eight or more must be under way, and 14 sums still fit the registers.

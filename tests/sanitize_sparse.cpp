@@ -157,8 +157,13 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
     if (!panels && !plain && vectors > 1 && below(2)) {  // tiles, whose rows begin as vectors do
         step.tile = 2 + below(std::min(vectors, widest_tile / 2) - 1);
         step.pitch = (step.pitch + width - 1) / width * width;
+        if (below(2)) {  // in strips, of whole tiles
+            step.strip = step.tile * (1 + below(vectors / step.tile));
+            step.pitch = step.strip * width + ((made.right - 1) / strides[1] + width - 1) / width * width;
+        }
         step.plane = step.plane_rows * step.pitch;
     }
+    step.slab_blocks = panels || plain || below(2) ? step.blocks : 1 + below(step.blocks);
     int64_t percent = below(3) ? below(101) : 0;
     for (int64_t r = 0; r < step.rows; ++r)
         for (int64_t c = 0; c < channels; ++c)
@@ -171,10 +176,11 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
         int64_t dy = weight.down % strides[0], dx = weight.right % strides[1], &phase = number[dy * strides[1] + dx];
         if (phase < 0) {
             phase = static_cast<int64_t>(phases.size()) / 3;
-            int64_t reach = step.out_width + (made.right - 1 - dx) / strides[1];
+            int64_t reach = (step.strip ? step.strip * width : step.out_width) + (made.right - 1 - dx) / strides[1];
             for (int64_t each : {dy, dx, step.tile ? reach : step.pitch}) phases.push_back(static_cast<int32_t>(each));
         }
-        weight.place = (phase * channels + weight.channel) * step.plane + weight.down / strides[0] * step.pitch +
+        int64_t held = panels ? channels : step.slab_channels();
+        weight.place = (phase * held + weight.channel % held) * step.plane + weight.down / strides[0] * step.pitch +
                        weight.right / strides[1];
     }
     step.phase_count = static_cast<int64_t>(phases.size()) / 3;

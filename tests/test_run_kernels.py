@@ -100,6 +100,12 @@ def chain_of(layers: list[Layer], kernel: Kernel, way: str = "", **options: bool
     return chain
 
 
+def steps_of(chain: SparseChain) -> list[kernels.Step]:
+    """The layers of a chain that has run, as they were laid out."""
+    (laid_out,) = chain._prepared.values()
+    return list(laid_out.keep[1])
+
+
 # ---- every shape ----
 
 
@@ -182,24 +188,61 @@ def test_a_convolution_is_the_dense_one(
 @given(
     window=st.sampled_from([Window(), Window(padding=(1, 1)), Window((2, 2), (1, 1)), Window((1, 2), (2, 3))]),
     kernel_size=st.tuples(st.integers(1, 3), st.integers(1, 5)),
-    size=st.tuples(st.integers(1, 30), st.one_of(st.sampled_from([14, 28, 30, 56, 60]), st.integers(9, 240))),
-    density=st.sampled_from([0.02, 0.3]),
+    size=st.tuples(st.integers(1, 30), st.one_of(st.sampled_from([14, 28, 30, 56, 60, 112]), st.integers(9, 240))),
+    density=st.sampled_from([0, 0.02, 0.3]),
     activation=st.sampled_from(ACTIVATIONS),
     adds=st.booleans(),
     slab=st.sampled_from([1, 20_000, 1 << 19]),
+    strips=st.booleans(),
+    channels_at_once=st.sampled_from([1, 2, 3]),
     way=ways,
     seed=st.integers(0, 2**20),
 )
-def test_wide_images_are_made_in_tiles_and_bands_of_any_size(
-    window, kernel_size, size, density, activation, adds, slab, way, seed
+def test_wide_images_are_made_in_tiles_bands_and_strips_of_any_size(
+    window, kernel_size, size, density, activation, adds, slab, strips, channels_at_once, way, seed
 ):
     torch.manual_seed(seed)
     layer = sparse_layer((5, 3, *kernel_size), density, activation, window)
     x = torch.randn(2, 3, *size)
     assume(min(window.out(size, kernel_size)) >= 1)
     residual = torch.randn(2, 5, *window.out(size, kernel_size)) if adds else None
-    with patch.object(layout, "_MOST_BAND_BYTES", slab):
+    sizes = {"_MOST_BAND_BYTES": slab}
+    if strips:  # which the slab of a band of whole rows is too large for
+        sizes |= {"_BAND_BYTES": 3 * 30 * 72 * 4, "_PACK_CYCLES": 0}
+    if channels_at_once < 3:  # a block is a channel, and slabs are large
+        sizes |= {"_L1_BYTES": 1, "_WEIGHTS_IN_BLOCK": {0: 0}, "_MOST_SLAB_BYTES": 0}
+        sizes |= {"_SLAB_BYTES": channels_at_once * 1000}
+    with patch.multiple(layout, **sizes):
         assert_near(chain_of([layer], Kernel(0), way)(x, residual), dense([layer], x, residual))
+
+
+@needs_native
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("channels", [3, 40])
+def test_results_of_long_rows_are_made_strip_by_strip(build, count, channels):
+    # Slabs are asked for ahead by as many channels as there are filters, and by the others when these are done.
+    torch.manual_seed(0)
+    layer = sparse_layer((12, channels, 3, 3), 0.05, "relu", Window(padding=(1, 1)))
+    x, residual = torch.randn(1, channels, 40, 448), torch.randn(1, 12, 40, 448)
+    with patch.multiple(layout, _BAND_BYTES=channels * 8 * 120 * 4, _PACK_CYCLES=0):
+        chain = chain_of([layer], Kernel(0), build)
+        with threads(count):
+            assert_near(chain(x, residual), dense([layer], x, residual))
+        assert steps_of(chain)[0].strip == layout._STRIP_TILE
+
+
+@needs_native
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_slab_that_would_fill_the_cache_holds_some_blocks_of_channels_at_a_time(build):
+    torch.manual_seed(0)
+    layer = sparse_layer((20, 70, 3, 3), 0.05, "none", Window(stride=(2, 2), padding=(1, 1)))
+    x = torch.randn(1, 70, 56, 56)
+    with patch.multiple(layout, _WEIGHTS_IN_BLOCK={0: 2}, _MOST_SLAB_BYTES=0, _SLAB_BYTES=250_000):
+        chain = chain_of([layer], Kernel(0), build)
+        assert_near(chain(x), dense([layer], x))
+        (step,) = steps_of(chain)
+        assert 1 < step.slab_blocks < step.blocks
 
 
 @needs_native
@@ -234,17 +277,30 @@ def test_rows_of_a_packed_image_stand_close_or_make_tiles(width, out_width, stri
 
 
 def test_bands_fill_runs_of_vectors_or_tiles_and_fit_the_cache():
+    def of(out, pitch, tile, halo, planes, rows, reach=None):
+        found = layout._slab(out, layout._Slab(out[0], pitch, tile), reach, halo, planes, rows, 16.0, 8)
+        return found.band, found.tile
+
     # 14 rows of 14 pixels are 25 vectors: three runs, so that of the bands that make no more the smallest is taken.
-    assert layout._band((14, 14), 14, 0, 0, 512, 2048, 16.0, 8) == (5, 0)
-    assert layout._band((14, 14), 16, 2, 0, 512, 2048, 16.0, 8) == (7, 2)  # rows of a tile
-    assert layout._band((28, 28), 32, 4, 1, 512, 512, 16.0, 8) == (7, 2)  # four of them, and none twice
-    assert layout._band((28, 28), 32, 4, 2, 520, 512, 16.0, 8) == (3, 4)  # seven rows would not fit the cache
-    assert layout._band((14, 14), 14, 0, 0, 512 << 10, 2048, 16.0, 8) == (1, 0)  # however large a row is
-    assert layout._band((1, 5), 5, 0, 0, 1, 1, 1.0, 8) == (1, 0)
-    band, tile = layout._band((224, 224), 232, 7, 2, 64, 64, 16.0, 8)
+    assert of((14, 14), 14, 0, 0, 512, 2048) == (5, 0)
+    assert of((14, 14), 16, 2, 0, 512, 2048) == (7, 2)  # rows of a tile
+    assert of((28, 28), 32, 4, 1, 512, 512) == (7, 2)  # four of them, and none twice
+    assert of((28, 28), 32, 4, 2, 520, 512) == (3, 4)  # seven rows would not fit the cache
+    assert of((14, 14), 14, 0, 0, 512 << 10, 2048) == (1, 0)  # however large a row is
+    assert of((1, 5), 5, 0, 0, 1, 1) == (1, 0)
+    band, tile = of((224, 224), 232, 7, 2, 64, 64)
     assert band % 2 == 0
     assert tile == 7
     assert 64 * (band + 2) * 232 * 4 <= 512 << 10
+
+
+def test_rows_so_long_that_a_few_fill_the_cache_are_made_in_strips():
+    whole = layout._Slab(224, 232, 7)
+    found = layout._slab((224, 224), whole, 2, 2, 64, 64, 16.0, 8)
+    assert (found.strip, found.pitch, found.strips(224, 8)) == (7, 64, 4)
+    assert 64 * (found.band + 2) * 64 * 4 <= layout._BAND_BYTES
+    assert layout._slab((224, 224), whole, 2, 2, 3, 64, 16.0, 8).strip == 0  # three channels are few
+    assert layout._slab((56, 56), layout._Slab(56, 64, 7), 2, 2, 256, 64, 16.0, 8).strip == 0  # a row is a tile
 
 
 def test_planes_do_not_meet_in_few_places_of_the_cache():

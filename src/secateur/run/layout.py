@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +17,13 @@ _L1_BYTES = 24 << 10  # what a block of the input may take of the first level of
 # That a row should have, on average: with fewer, its waiting sums cost more than they. In a panel by its vectors.
 _WEIGHTS_IN_BLOCK = {0: 16, 1: 40, 2: 40, 4: 20, 8: 12}
 _BAND_BYTES, _MOST_BAND_BYTES = 192 << 10, 512 << 10  # of a padded image, which must fit the second level, with room
+# Of all channels: from which size on only some of them stand in a slab, and how much of them at most, because sums that
+# wait for the next slab take room, too. 3×3 filters with a stride of two take 10 to 13 % less, 512 × 14 × 14 9 %.
+_MOST_SLAB_BYTES, _SLAB_BYTES = 256 << 10, 152 << 10
 # What a row of weights takes beside them, each of them with a vector of pixels, and packing a pixel.
 _ROW_CYCLES, _SUM_CYCLES, _PACK_CYCLES = 24, 0.8, 0.6
 _VECTORS, _TILE_VECTORS = 12, 14  # of pixels, that a kernel sums side by side along rows, and in a tile
+_STRIP_TILE = 7  # vectors of a tile along a row, where results are made in strips
 _WASTE = 1.12  # how many times as many vectors of pixels tiles may take, beside runs along the rows
 # Of a block, and of weights: from which size on, and up to which density, rows are ordered by what they read.
 _LEAST_REUSED_BYTES, _MOST_REUSED = 20 << 10, 0.2
@@ -144,7 +147,6 @@ def _convolution(
     # In a tile nothing is read behind the last window; along the rows zeros there may serve the next row.
     last = [int(right[right % stride_x == phase].max()) // stride_x for phase in used % stride_x]
     columns = out[1] + np.array(last, np.int64) if tile else np.full(len(used), pitch)
-    phases = np.ascontiguousarray(np.stack([used // stride_x, used % stride_x, columns], 1).astype(np.int32))
     # A channel's part of a run of pixels: the run, and as often as weights look at other rows or phases. Of a tile they
     # look at rows that it has itself.
     tall = _TILE_VECTORS // tile if tile else 1
@@ -157,15 +159,26 @@ def _convolution(
     halo = int(down.max(initial=0)) // stride_y
     filter_rows = layer.weight.shape[0] * math.ceil(layer.inputs / block)
     weights = len(channel) / max(filter_rows, 1)
-    band = out[0]
+    slab = _Slab(out[0], pitch, tile)
     if not is_whole:
-        band, tile = _band(out, pitch, tile, halo, len(used) * layer.inputs, filter_rows, weights, lanes)
-    plane_rows = sample[1] if is_whole else band + halo
-    plane = plane_rows * pitch if is_whole else _plane(plane_rows * pitch + spill, lanes)
-    offset = (number[key] * layer.inputs + channel) * plane + down // stride_y * pitch + right // stride_x
+        reach = int(columns.max(initial=out[1])) - out[1]
+        is_wide = tile == _STRIP_TILE and (stride_y, stride_x) == (1, 1)
+        planes = len(used) * layer.inputs
+        slab = _slab(out, slab, reach if is_wide else None, halo, planes, filter_rows, weights, lanes)
+        columns += slab.strip * lanes - out[1] if slab.strip else 0
+    phases = np.ascontiguousarray(np.stack([used // stride_x, used % stride_x, columns], 1).astype(np.int32))
+    plane_rows = sample[1] if is_whole else slab.band + halo
+    plane = plane_rows * pitch if is_whole else _plane(plane_rows * slab.pitch + spill, lanes)
+    # A slab that would fill the second level of the cache is made of some blocks at a time.
+    slab_blocks = max(math.ceil(layer.inputs / block), 1)
+    slab_bytes = len(used) * layer.inputs * plane * 4
+    if not is_whole and slab_bytes > _MOST_SLAB_BYTES:
+        slab_blocks = max(slab_blocks * _SLAB_BYTES // slab_bytes, 1)
+    held = max(min(slab_blocks * block, layer.inputs), 1)
+    offset = (number[key] * held + channel % held) * plane + down // stride_y * slab.pitch + right // stride_x
     is_large = out[0] * pitch >= 8 * _VECTORS * lanes  # then it is cut into eight bands where it stands
-    bands = 8 if is_whole and is_large else math.ceil(out[0] / band)
-    segment = _segment(layer.weight.shape[0], bands, threads)
+    areas = 8 if is_whole and is_large else math.ceil(out[0] / slab.band) * slab.strips(out[1], lanes)
+    segment = _segment(layer.weight.shape[0], areas, threads)
     # What does not fit the first level of the cache, beside results, is to be read again soon: 1×1 filters of 5 % take
     # 3 to 12 % less. The more weights there are, the longer it takes to order rows, and the less is gained; panels gain
     # nothing.
@@ -179,23 +192,25 @@ def _convolution(
         sample,
         packed,
         plane_rows=plane_rows,
-        pitch=pitch,
+        pitch=slab.pitch,
         plane=plane,
-        band=band,
-        tile=tile,
+        band=slab.band,
+        tile=slab.tile,
+        strip=slab.strip,
+        slab_blocks=slab_blocks,
         phase_count=len(phases),
         phases=phases.ctypes.data,
     )
     return packed, step, phases
 
 
-def _segment(filters: int, bands: int, threads: int) -> int:
+def _segment(filters: int, areas: int, threads: int) -> int:
     """Return how many filters are made of a run of pixels before the next is read.
 
     The fewer, the more often it is read: with 256 instead of 32, 1×1 with 1,024 channels takes 18 % less, 3×3 with
-    stride 2 5 to 9 %. Threads share bands and segments: there are two pieces for each, if filters are not too few.
+    stride 2 5 to 9 %. Threads share areas and segments: there are two pieces for each, if filters are not too few.
     """
-    shares = math.ceil(2 * threads / bands) if threads > 1 else 1
+    shares = math.ceil(2 * threads / areas) if threads > 1 else 1
     return max(min(math.ceil(filters / shares), _FILTERS), min(_LEAST_FILTERS, filters), 1)
 
 
@@ -230,38 +245,72 @@ def _plane(floats: int, lanes: int) -> int:
     return floats if floats % 128 else floats + 16
 
 
-def _band(
-    out: tuple[int, int], pitch: int, tile: int, halo: int, planes: int, rows: int, weights: float, lanes: int
-) -> tuple[int, int]:
-    """Return how many rows of the result are made from one slab, for all of them to take the fewest cycles, and tiles.
+@dataclass(frozen=True)
+class _Slab:
+    """How much of a result is made from one slab: `band` rows, of `strip` vectors each or of all (0), tile by tile.
+
+    `pitch` is how far apart rows of the slab stand.
+    """
+
+    band: int
+    pitch: int
+    tile: int
+    strip: int = 0
+
+    def strips(self, out_width: int, lanes: int) -> int:
+        """Return how many slabs there are side by side."""
+        return math.ceil(math.ceil(out_width / lanes) / self.strip) if self.strip else 1
+
+
+def _slab(
+    out: tuple[int, int],
+    whole: _Slab,
+    reach: int | None,
+    halo: int,
+    planes: int,
+    rows: int,
+    weights: float,
+    lanes: int,
+) -> _Slab:
+    """Return how much of a result to make from one slab, for all of it to take the fewest cycles.
 
     A slab should fit the second level of the cache, beside what is read and written. What `halo` rows of it have in
     common with the next are packed twice; and the pixels of a band should fill tiles, or runs of vectors, the last
-    band's too: a tile of four vectors and three rows may become two, of two vectors and seven rows. `rows` is how many
-    rows of the weight there are, in all blocks, and `weights` how many each has on average.
+    band's too: a tile of four vectors and three rows may become two, of two vectors and seven rows. Where rows are so
+    long that a few of them fill the cache, slabs may be for strips, as wide as a tile: they have `reach` columns in
+    common, if that is a number. `whole` has the pitch and the tiles of whole rows. `rows` is how many rows of the
+    weight there are, in all blocks, and `weights` how many each has on average.
     """
 
-    def cycles(way: tuple[int, int]) -> float:
-        band, tile = way
-        whole, rest = divmod(out[0], band)
-        return whole * of_band(band, tile) + (of_band(rest, tile) if rest else 0)
+    def cycles(slab: _Slab) -> float:
+        bands, rest = divmod(out[0], slab.band)
+        column = bands * of_band(slab, slab.band) + (of_band(slab, rest) if rest else 0)
+        return column * slab.strips(out[1], lanes)
 
-    def of_band(band: int, tile: int) -> float:
-        if tile:
-            tall = _TILE_VECTORS // tile if band >= _TILE_VECTORS // tile else 1
-            runs = math.ceil(band / tall) * math.ceil(out[1] / (lanes * tile))
-            vectors = runs * tall * tile
+    def of_band(slab: _Slab, band: int) -> float:
+        if slab.tile:
+            tall = _TILE_VECTORS // slab.tile if band >= _TILE_VECTORS // slab.tile else 1
+            runs = math.ceil(band / tall) * math.ceil((slab.strip or across) / slab.tile)
+            vectors = runs * tall * slab.tile
         else:
-            vectors = math.ceil(((band - 1) * pitch + out[1]) / lanes)
+            vectors = math.ceil(((band - 1) * slab.pitch + out[1]) / lanes)
             runs = math.ceil(vectors / _VECTORS)
         summing = rows * (runs * (_ROW_CYCLES + weights) + _SUM_CYCLES * weights * vectors)
-        crowded = 1.05 if (band + halo) * row_bytes > _BAND_BYTES else 1.0
-        return crowded * summing + _PACK_CYCLES * planes * (band + halo) * pitch
+        packed = planes * (band + halo) * slab.pitch
+        crowded = 1.05 if packed * 4 > _BAND_BYTES else 1.0
+        return crowded * summing + _PACK_CYCLES * packed
 
-    row_bytes = max(planes * pitch, 1) * 4
-    fitting = _MOST_BAND_BYTES // row_bytes - halo
-    bands = range(1, max(min(fitting, out[0]), 1) + 1)
-    return min(itertools.product(bands, (4, 2) if tile == 4 else (tile,)), key=cycles)
+    def heights(pitch: int) -> range:
+        fitting = _MOST_BAND_BYTES // (max(planes * pitch, 1) * 4) - halo
+        return range(1, max(min(fitting, out[0]), 1) + 1)
+
+    across = math.ceil(out[1] / lanes)
+    tiles = (4, 2) if whole.tile == 4 else (whole.tile,)
+    ways = [_Slab(band, whole.pitch, tile) for band in heights(whole.pitch) for tile in tiles]
+    if reach is not None and across > whole.tile:
+        pitch = math.ceil((whole.tile * lanes + reach) / lanes) * lanes
+        ways += [_Slab(band, pitch, whole.tile, whole.tile) for band in heights(pitch)]
+    return min(ways, key=cycles)
 
 
 def _panel_convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step]:
