@@ -858,3 +858,19 @@ def test_no_call_loses_because_of_the_one_it_follows(monkeypatch):
 
     monkeypatch.setattr(planner.time, "perf_counter", lambda: now[0])
     assert planner.race([call(name) for name in "abc"], budget_ms=1e6, most=6) == [1e3, 1e3, 1e3]
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_part_that_is_replaced_is_the_one_that_runs(by_name, sparse_wins):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 4))
+    compiled, x = compile_sparse(sparsened(model), torch.randn(2, 6)), torch.randn(2, 6)
+    other = copy.deepcopy(compiled)
+    other.sparse0.bias0.add_(1)
+    if by_name:
+        compiled.set_submodule("sparse0", other.sparse0)
+    else:
+        compiled.sparse0 = other.sparse0
+    torch.testing.assert_close(compiled(x), model(x).detach() + 1)
+    assert compiled.get_submodule("sparse0") is compiled.sparse0 is other.sparse0
+    assert [name for name, _ in compiled.named_modules()] == ["", "sparse0"]
