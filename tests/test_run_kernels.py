@@ -303,6 +303,23 @@ def test_rows_so_long_that_a_few_fill_the_cache_are_made_in_strips():
     assert layout._slab((56, 56), layout._Slab(56, 64, 7), 2, 2, 256, 64, 16.0, 8).strip == 0  # a row is a tile
 
 
+@pytest.mark.parametrize(
+    ("band", "tile", "height", "count", "lower"),
+    [
+        (14, 2, 14, 1, 14),
+        (14, 2, 14, 2, 7),  # rows of a tile
+        (14, 2, 14, 8, 7),
+        (14, 2, 28, 2, 14),  # there are two
+        (12, 7, 12, 4, 6),  # not three, which are a tile and a half
+        (12, 7, 12, 2, 6),
+        (14, 0, 14, 2, 14),  # runs of pixels would end elsewhere
+    ],
+)
+def test_threads_get_slabs_of_their_own_where_tiles_stay_whole(band, tile, height, count, lower):
+    slab = layout._Slab(band, 64, tile)
+    assert layout._for_threads(slab, (height, 56), count, 8) == layout._Slab(lower, 64, tile)
+
+
 def test_planes_do_not_meet_in_few_places_of_the_cache():
     assert layout._plane(225, 8) == 232
     assert layout._plane(16 * 64, 8) == 16 * 64 + 16

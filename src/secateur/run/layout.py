@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -166,6 +166,7 @@ def _convolution(
         planes = len(used) * layer.inputs
         slab = _slab(out, slab, reach if is_wide else None, halo, planes, filter_rows, weights, lanes)
         columns += slab.strip * lanes - out[1] if slab.strip else 0
+        slab = _for_threads(slab, out, threads, lanes)
     phases = np.ascontiguousarray(np.stack([used // stride_x, used % stride_x, columns], 1).astype(np.int32))
     plane_rows = sample[1] if is_whole else slab.band + halo
     plane = plane_rows * pitch if is_whole else _plane(plane_rows * slab.pitch + spill, lanes)
@@ -311,6 +312,17 @@ def _slab(
         pitch = math.ceil((whole.tile * lanes + reach) / lanes) * lanes
         ways += [_Slab(band, pitch, whole.tile, whole.tile) for band in heights(pitch)]
     return min(ways, key=cycles)
+
+
+def _for_threads(slab: _Slab, out: tuple[int, int], threads: int, lanes: int) -> _Slab:
+    """Return lower bands, if there are fewer slabs than threads: those that share one would pack it each for itself.
+
+    They are halves, of whole tiles, so that every sum is taken in the same order.
+    """
+    tall = _TILE_VECTORS // slab.tile if slab.tile else 0
+    while tall and math.ceil(out[0] / slab.band) * slab.strips(out[1], lanes) < threads and slab.band % (2 * tall) == 0:
+        slab = replace(slab, band=slab.band // 2)
+    return slab
 
 
 def _panel_convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step]:
