@@ -39,7 +39,11 @@ def parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
         help="cpu: time of the calling thread alone, for rows of one thread on a busy machine",
     )
     flags.add_argument(
-        "--engines", nargs="*", default=["onnxruntime"], help="besides eager torch: onnxruntime, compile or none"
+        "--engines",
+        nargs="*",
+        choices=["onnxruntime", "compile"],
+        default=["onnxruntime"],
+        help="besides eager torch; without a name, no other",
     )
     flags.add_argument("--save", type=Path, help="write the table as JSON, after every row")
     flags.add_argument("--add", action="store_true", help="keep the rows of that file, measure those it lacks")

@@ -54,7 +54,8 @@ struct Step {
 
     int64_t features_in() const { return kind == linear ? inputs : inputs * height * width; }
     int64_t features_out() const { return kind == linear ? rows : rows * pooled_height * pooled_width; }
-    int64_t run_length() const { return (out_height - 1) * pitch + out_width; }  // pixels from first to last
+    // Pixels from first to last. Rows of a strip stand closer than those of the result.
+    int64_t run_length() const { return (out_height - 1) * std::max(pitch, out_width) + out_width; }
     int64_t slab_channels() const { return std::min(slab_blocks * block, inputs); }
     int64_t out_vectors() const { return (out_width + ::width - 1) / ::width; }  // of a row of the result
     int64_t segments() const { return (rows + segment - 1) / segment; }

@@ -320,6 +320,21 @@ def test_threads_get_slabs_of_their_own_where_tiles_stay_whole(band, tile, heigh
     assert layout._for_threads(slab, (height, 56), count, 8) == layout._Slab(lower, 64, tile)
 
 
+@needs_native
+@pytest.mark.parametrize("build", BUILDS)
+def test_the_bits_do_not_depend_on_whether_threads_have_slabs_of_their_own(build):
+    torch.manual_seed(0)
+    layer = sparse_layer((48, 40, 3, 3), 0.2, "relu", Window(padding=(1, 1)))
+    x, found, bands = torch.randn(1, 40, 28, 14 * ROUTINES[build][1] // 8), [], []
+    for count in (1, 2):
+        chain = chain_of([layer], Kernel(0), build)
+        with threads(count):
+            found.append(chain(x))
+        bands.append(steps_of(chain)[0].band)
+    assert bands[1] < bands[0]
+    assert torch.equal(*found)
+
+
 def test_planes_do_not_meet_in_few_places_of_the_cache():
     assert layout._plane(225, 8) == 232
     assert layout._plane(16 * 64, 8) == 16 * 64 + 16
