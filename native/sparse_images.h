@@ -73,43 +73,73 @@ void write_run(const Step& step, const Run& run, const float* sums, const float*
 constexpr int64_t far_floats = 3 << 18;
 
 bool asks_for_result(const Step& step) {
-    return needs_packing(step) && step.rows * step.out_height * step.out_width >= far_floats;
+    return step.packs && step.rows * step.out_height * step.out_width >= far_floats;
 }
 
 // Block b of segment s of the filters on one run of pixels. The first block begins with the biases, the others with
 // what is `staged`, the sums of one filter after the other; if it `ends`, they go to the result, which begins at `to`
 // with the first filter, and otherwise are staged again. `added` may be null, and is the residual there. If it `asks`,
 // it does so for what is `ahead`.
-template <int rows, int columns, bool begins, bool ends, bool asks, class Place, class Values>
+// With `turned` sums, weights are in groups by how far they look aside, the farthest first, and all read the pixels that
+// stand where a vector begins; between two groups sums move by one pixel. A load across two lines of the cache takes twice
+// as long as another, and with AVX-512 two of three loads would be such.
+template <int rows, int columns, bool begins, bool ends, bool asks, bool turned, class Place, class Values>
 INLINE void convolve_block(const Step& step, const Place* places, Values values, const float* base, int64_t last,
-                           int64_t s, int64_t b, float* staged, const float* added, float* to, Ahead ahead) {
+                           int64_t s, int64_t b, float* staged, const float* added, float* to, int64_t rest,
+                           Ahead ahead) {
     constexpr int vectors = rows * columns;
     floats least = all_lanes(least_of(step.activation));
     int64_t pitch = step.pitch, out_width = step.out_width, plane = step.out_height * out_width;
     const float* bias = step.bias;
     bool result_is_far = asks_for_result(step);
+    int64_t turns = step.turns;
     staged = opaque(staged - s * step.segment * vectors * width);
     base = opaque(base);
-    over_rows(step, s, b, [=](int64_t r, int64_t begin, int64_t end, int64_t later) __attribute__((always_inline)) {
+    over_rows(step, s, b, [=](int64_t r, const int32_t* starts, int64_t later) __attribute__((always_inline)) {
         if (asks) ahead.ask<columns>(r);
-        if (!begins && !ends && begin == end) return;
+        if (!begins && !ends && starts[0] == starts[turned ? turns + 1 : 1]) return;
         float* own = opaque(staged + r * vectors * width);
         floats sums[vectors];
-        for (int i = 0; i < vectors; ++i) sums[i] = begins ? all_lanes(bias[r]) : load(own + i * width);
-        accumulate<rows, columns, 1>(sums, places, values, begin, end, base, pitch, last);
+        IN_REGISTERS for (int i = 0; i < vectors; ++i)
+            sums[i] = begins ? all_lanes(bias[r]) : turned ? floats{} : load(own + i * width);
+        auto add = [=](floats* to, int64_t g) __attribute__((always_inline)) {
+            if (turned)  // rows of the slab are as long as those of a tile
+                accumulate<1, vectors, 1>(to, places, values, starts[g], starts[g + 1], base, 0, (vectors - 1) * width);
+            else
+                accumulate<rows, columns, 1>(to, places, values, starts[g], starts[g + 1], base, pitch, last);
+        };
+        add(sums, 0);
+        if (turned)
+            for (int64_t g = 1; g <= turns; ++g) {
+                turn<rows, columns>(sums);
+                add(sums, g);
+            }
+        if (turned && !begins)
+            IN_REGISTERS for (int i = 0; i < vectors; ++i) sums[i] += load(own + i * width);
         if (!ends) {
-            for (int i = 0; i < vectors; ++i) store(own + i * width, sums[i]);
+            IN_REGISTERS for (int i = 0; i < vectors; ++i) store(own + i * width, sums[i]);
             return;
         }
         float* out = opaque(to + r * plane);
         if (result_is_far)
-            for (int i = 0; i < rows; ++i)
-                for (int k = 0; k < columns; k += 16 / width)
+            IN_REGISTERS for (int i = 0; i < rows; ++i)
+                IN_REGISTERS for (int k = 0; k < columns; k += 16 / width)
                     __builtin_prefetch(to + later * plane + i * out_width + k * width, 1, 3);
         auto place = [=](int i) { return place_in_tile<columns>(i, out_width, last); };
+        auto is_part = [](int i) { return (turned || has_masks) && i % columns + 1 == columns; };
         if (added)
-            for (int i = 0; i < vectors; ++i) sums[i] += load(added + r * plane + place(i));
-        for (int i = 0; i < vectors; ++i) store(out + place(i), select(sums[i] < least, least, sums[i]));
+            IN_REGISTERS for (int i = 0; i < vectors; ++i) {
+                const float* from = added + r * plane + place(i);
+                sums[i] += is_part(i) ? load_part(from, rest) : load(from);
+            }
+        IN_REGISTERS for (int i = 0; i < vectors; ++i) sums[i] = select(sums[i] < least, least, sums[i]);
+        IN_REGISTERS for (int i = 0; i < vectors; ++i)
+            if (!is_part(i))
+                store(out + place(i), sums[i]);
+            else if (columns > 1 || has_masks)
+                store_part(out + place(i), sums[std::max(i - 1, 0)], sums[i], rest);
+            else
+                store(out + place(i), sums[i], rest);
     });
 }
 
@@ -127,26 +157,34 @@ template <int rows, int columns, class Place, class Values>
 INLINE void convolve_run(const Step& step, const Place* places, Values values, const Work& work, const Run& run,
                          int64_t s, float* staged) {
     // A kernel of its own asks: every other would take up to 10 % longer with a few instructions more for each row.
-    constexpr bool may_ask = rows > 1 && columns == strip_tile;
-    int64_t last = std::max<int64_t>(run.count - width, 0), plane = step.out_height * step.out_width;
+    constexpr bool may_ask = rows > 1 && columns == longest_tile;
+    int64_t plane = step.out_height * step.out_width;
+    // The last vector stands behind the one before it and is written in part, or else repeats some of its pixels.
+    bool in_part = step.turns || (has_masks && step.packs);
+    int64_t last = in_part ? (columns - 1) * width : std::max<int64_t>(run.count - width, 0), rest = run.count - last;
     const float *base = work.slab + run.first, *residual = work.residual;
     const float* added = residual ? residual + run.to : nullptr;
     float* to = work.out + run.to;
     for (int64_t b = work.first; b < work.stop; ++b)
         with_ends(b, step.blocks, run.straight, [&](auto begins, auto ends) __attribute__((always_inline)) {
             Ahead ahead = may_ask ? work.next.part(run.number * step.blocks + b) : Ahead();
-            auto sum = [&](auto asks) __attribute__((always_inline)) {
-                convolve_block<rows, columns, begins(), ends(), asks()>(step, places, values, base, last, s, b, staged,
-                                                                        added, to, ahead);
+            auto sum = [&](auto asks, auto turned) __attribute__((always_inline)) {
+                convolve_block<rows, columns, begins(), ends(), asks(), turned()>(
+                    step, places, values, base, last, s, b, staged, added, to, rest, ahead);
             };
-            may_ask && ahead.at ? sum(std::bool_constant<may_ask>()) : sum(std::false_type());
+            if (rows > 1 && step.turns)
+                sum(std::false_type(), std::bool_constant<(rows > 1)>());
+            else if (may_ask && ahead.at)
+                sum(std::bool_constant<may_ask>(), std::false_type());
+            else
+                sum(std::false_type(), std::false_type());
         });
     if (run.straight || work.stop < step.blocks) return;
     int64_t first = s * step.segment, count = std::min(step.segment, step.rows - first);
     for (int64_t i = 0; i < count; ++i)
         for (int64_t row = 0; row < rows; ++row) {
             float* own = staged + (i * rows + row) * columns * width;
-            store(own + last, load(own + (columns - 1) * width));  // the last vector repeats pixels of the one before
+            store(own + last, load(own + (columns - 1) * width));  // which may repeat pixels of the one before
             int64_t image = (first + i) * plane, at = image + run.to + row * step.out_width;
             if (step.tile)
                 finish(own, residual ? residual + at : nullptr, run.count, step.activation, work.out + at);
@@ -184,32 +222,32 @@ void pool_channel_by_two(const Step& step, const float* image, float* __restrict
 
 // How a convolution is cut into pieces of work: areas of the result by shares of the filters.
 class Pieces {
-    int64_t band, height, strips = 1, strip = 0, last_strip = 0;  // columns of a strip, and where the last one begins
+    int64_t band, height, strips, span, last_left, last_top;  // where the last strip and the last band begin
 
    public:
     int64_t areas, shares;
 
-    Pieces(const Step& step, int threads) : band(step.band), height(step.out_height) {
+    Pieces(const Step& step, int threads)
+        : band(step.band), height(step.out_height), strips((step.out_width + step.span - 1) / step.span),
+          span(step.span), last_left(step.out_width - step.span) {
         // An image that is read where it stands has bands for the threads alone: eight, whatever their number, because
         // the order of sums changes where runs end. Each should fill a run, and even one row must fill a vector.
-        if (!needs_packing(step)) {
+        if (!step.packs) {
             bool large = step.run_length() >= 8 * widest * width && step.out_width >= width;
             band = large ? (height + 7) / 8 : height;
             while (band < height && band * step.pitch % 16) ++band;  // each begins as a line of the cache does
         }
-        if (step.strip) {
-            strips = (step.out_vectors() + step.strip - 1) / step.strip;
-            strip = step.strip * width;
-            last_strip = (step.out_vectors() - step.strip) * width;  // what it has in common with another is made twice
-        }
+        // A band has as many rows as a turned tile, or more. What it has in common with another is made twice, and so are
+        // strips.
+        last_top = step.turns ? height - step.tile_rows : height;
         areas = (height + band - 1) / band * strips;
         // Two pieces for each thread or more, so that none waits long for the last.
         shares = std::clamp<int64_t>(threads == 1 ? 1 : (2 * threads + areas - 1) / areas, 1, step.segments());
     }
 
     Area area(int64_t k) const {
-        int64_t top = k / strips * band;
-        return {top, std::min(band, height - top), std::min(k % strips * strip, last_strip)};
+        int64_t top = std::min(k / strips * band, last_top);
+        return {top, std::min(band, height - top), std::min(k % strips * span, last_left)};
     }
 };
 
@@ -217,13 +255,13 @@ class Pieces {
 // have in common is computed twice.
 template <class Body>
 INLINE void over_tiles(const Step& step, const Area& area, Body body) {
-    int64_t columns = step.tile, rows = widest_tile / columns, vectors = step.strip ? step.strip : step.out_vectors();
+    int64_t columns = step.tile, rows = step.tile_rows, vectors = step.vectors();
     if (rows > area.lines) rows = 1;
     int64_t across = (vectors + columns - 1) / columns, down = (area.lines + rows - 1) / rows;
     for (int64_t number = 0; number < across * down; ++number) {
         int64_t row = std::min(number / across * rows, area.lines - rows);
         int64_t column = std::min(number % across * columns, vectors - columns) * width;
-        int64_t count = std::min(columns * width, step.out_width - area.left - column);
+        int64_t count = std::min(columns * width, step.span - column);
         int64_t to = (area.top + row) * step.out_width + area.left + column;
         body(rows, columns, Run{row * step.pitch + column, count, to, column, step.activation <= relu, number});
     }
@@ -259,13 +297,12 @@ int64_t image_floats(const Step& step) { return step.pool ? step.rows * step.out
 bool convolve(const Step& step, const float* x, const float* residual, float* y, float* image, int threads) {
     if (step.weights() * step.run_length() < parallel_min) threads = 1;
     Pieces pieces(step, threads);
-    bool packs = needs_packing(step);
     float* out = step.pool ? image : y;
     auto piece = [&](int64_t k) {
         Area area = pieces.area(k / pieces.shares);
         int64_t from = step.cut(k % pieces.shares, pieces.shares), to = step.cut(k % pieces.shares + 1, pieces.shares);
         // Sums wait for the next block: those of one run and segment, or all of them if that comes with another slab.
-        int64_t each = step.segment * run_max, waiting = 1;
+        int64_t each = step.segment * std::max(widest, step.tile * step.tile_rows) * width, waiting = 1;
         bool all_wait = step.slab_blocks < step.blocks;
         if (all_wait) over_runs(step, area, [&](auto, auto, auto run) { waiting = (run.number + 1) * (to - from); });
         float* staged = staged_of_thread.take(waiting * each + slab_floats(step));
@@ -273,12 +310,12 @@ bool convolve(const Step& step, const float* x, const float* residual, float* y,
         float* packed = staged + waiting * each;
         // Slabs of narrow strips leave room for what the thread is likely to pack next.
         int64_t later = k + threads;
-        bool asks = step.strip && step.phase_count && pieces.shares == 1 && later < pieces.areas;
+        bool asks = step.span < step.out_width && step.phase_count && pieces.shares == 1 && later < pieces.areas;
         Next next = asks ? Next(step, x, pieces.area(later).top, pieces.area(later).left) : Next(step);
         for (int64_t b = 0; b < step.blocks; b += step.slab_blocks) {
-            Work work{packs ? packed : x + area.top * step.pitch, b, std::min(b + step.slab_blocks, step.blocks), next,
+            Work work{step.packs ? packed : x + area.top * step.pitch, b, std::min(b + step.slab_blocks, step.blocks), next,
                       residual, out};
-            if (packs) pack_area(step, x, area.top, area.left, work.first, work.stop, packed);
+            if (step.packs) pack_area(step, x, area.top, area.left, work.first, work.stop, packed);
             with_types(step, [&](auto places, auto values) {
                 over_runs(step, area, [&](int64_t rows, int64_t columns, const Run& run) {
                     with_tile(rows, columns, [&](auto m, auto n) {

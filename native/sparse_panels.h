@@ -62,7 +62,8 @@ INLINE void multiply_block(const Step& step, const Place* places, Values values,
     constexpr int64_t lanes = vectors * width;
     const float* bias = step.bias;
     floats least = all_lanes(least_of(step.activation));
-    over_rows(step, s, b, [=](int64_t r, int64_t begin, int64_t end, int64_t) __attribute__((always_inline)) {
+    over_rows(step, s, b, [=](int64_t r, const int32_t* starts, int64_t) __attribute__((always_inline)) {
+        int64_t begin = starts[0], end = starts[1];
         if (!begins && !ends && begin == end) return;
         float* own = out + r * lanes;
         floats sums[vectors];
@@ -110,7 +111,8 @@ INLINE void convolve_panel(const Step& step, const Place* places, Values values,
     for (int64_t i = 0; i < step.pooled_height; ++i)
         for (int64_t j = 0; j < step.pooled_width; ++j)
             for (int64_t s = 0; s < step.segments(); ++s)
-                over_rows(step, s, 0, [&](int64_t r, int64_t begin, int64_t end, int64_t) __attribute__((always_inline)) {
+                over_rows(step, s, 0, [&](int64_t r, const int32_t* starts, int64_t) __attribute__((always_inline)) {
+                    int64_t begin = starts[0], end = starts[1];
                     floats most[vectors];
                     for (int64_t p = 0; p < pool * pool; ++p) {
                         int64_t y = (i * pool_stride + p / pool) * step.stride_y;

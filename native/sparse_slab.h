@@ -15,15 +15,9 @@
 
 namespace {
 
-// Whether the image cannot be read where it stands: it must be padded or split, or is so small that a vector would be
-// read past its end.
-bool needs_packing(const Step& step) {
-    return step.pad_y || step.pad_x || step.stride_y > 1 || step.stride_x > 1 || step.run_length() < width;
-}
-
 // Room for the slab, and for the vector that a short run reads past its end.
 int64_t slab_floats(const Step& step) {
-    return needs_packing(step) ? step.phase_count * step.slab_channels() * step.plane + width : 0;
+    return step.packs ? step.phase_count * step.slab_channels() * step.plane + width : 0;
 }
 
 // What a band reads of one phase, in every channel: rows of pixels, and zeros around them.
@@ -220,7 +214,7 @@ class Next {
         : step(step), x(x), first(top - step.pad_y), column(left - step.pad_x) {
         int64_t stop = std::min(first + step.plane_rows, step.height);
         if (top > 0) first += step.plane_rows - step.band;
-        if (left > 0) column += step.phases[2] - step.strip * width;
+        if (left > 0) column += step.phases[2] - step.span;
         first = std::max<int64_t>(first, 0);
         column = std::clamp<int64_t>(column, 0, step.width - 1);
         rows = std::max<int64_t>(stop - first, 0);

@@ -24,7 +24,7 @@ struct Step {
     // Rows are taken in segments whose sums stay in the cache, columns (or channels) in blocks, and within both the
     // rows in the order of how many non-zeros they have there, so that the processor can foresee where loops end. The
     // i-th row of segment s in block b is number k = (s·blocks + b)·segment + i: row order[k], non-zeros starts[k] to
-    // starts[k+1]. For a product with one vector rows stand `side` by side, as many as a vector has lanes: then starts
+    // starts[k+1]; or, where sums are turned, starts[k·(turns+1) + g] to the next for its group g. For a product with one vector rows stand `side` by side, as many as a vector has lanes: then starts
     // are those of slices of so many rows, (segment + side − 1) / side of them for each s and b, and in a slice the
     // first non-zeros of all its rows come first, then the second ones; shorter rows have zeros at their end.
     int64_t blocks, block, segment;  // how many blocks, and the sizes of both
@@ -44,8 +44,11 @@ struct Step {
     int64_t height, width, out_height, out_width;
     int64_t stride_y, stride_x, pad_y, pad_x;
     int64_t plane_rows, pitch, plane, band;
+    int64_t packs;        // whether planes are those of a slab, and not the image where it stands
     int64_t tile;         // how many vectors of a row of the result stand side by side in a tile; 0: there are no tiles
-    int64_t strip;        // how many of them, whole tiles, are made from one slab; 0: all
+    int64_t tile_rows;    // and how many rows of it, if not 1, or all below it
+    int64_t span;         // columns of the result that are made from one slab
+    int64_t turns;        // how often sums are moved by a pixel while they are taken; 0: weights look aside themselves
     int64_t slab_blocks;  // how many blocks of channels stand in a slab at once
     int64_t phase_count;
     const int32_t* phases;      // (y, x, columns of its rows that are read) of each phase that a weight reads
@@ -57,18 +60,19 @@ struct Step {
     // Pixels from first to last. Rows of a strip stand closer than those of the result.
     int64_t run_length() const { return (out_height - 1) * std::max(pitch, out_width) + out_width; }
     int64_t slab_channels() const { return std::min(slab_blocks * block, inputs); }
-    int64_t out_vectors() const { return (out_width + ::width - 1) / ::width; }  // of a row of the result
+    int64_t vectors() const { return (span + turns + ::width - 1) / ::width; }  // that a row of the result is made of
+    int64_t groups() const { return turns + 1; }                                // of the non-zeros of a row
     int64_t segments() const { return (rows + segment - 1) / segment; }
     int64_t slices() const { return (segment + side - 1) / side; }  // of a segment in a block
-    int64_t weights() const { return starts[segments() * blocks * slices()]; }
+    int64_t weights() const { return starts[segments() * blocks * slices() * groups()]; }
     // The segment at which share k of n nearly equal ones begins.
     int64_t cut(int64_t k, int64_t n) const { return segments() * k / n; }
 };
 
 namespace {
 
-// Calls body(row, begin, end, later) for each row of a segment, with its non-zeros in a block, where rows stand alone;
-// `later` is a row that comes soon. A body should hold copies of all it needs: a vector may be stored over anything, as
+// Calls body(row, starts, later) for each row of a segment, with where each group of its non-zeros in a block starts and
+// the last one ends, where rows stand alone; `later` is a row that comes soon. A body should hold copies of all it needs: a vector may be stored over anything, as
 // far as a compiler knows, and what is behind a reference is read again after every store. Rows of three weights took 70
 // cycles that way, and take 48.
 template <class Body>
@@ -77,9 +81,10 @@ INLINE void over_rows(const Step& step, int64_t segment, int64_t block, Body bod
     int64_t first = (segment * step.blocks + block) * step.segment;
     int64_t count = std::min(step.segment, step.rows - segment * step.segment);
     const int32_t* order = step.order + first;
-    const int32_t* starts = step.starts + first;
-    for (int64_t k = 0; k < count; ++k)
-        body(order[k], starts[k], starts[k + 1], order[std::min(k + lead, count - 1)]);
+    int64_t groups = step.groups();
+    const int32_t* starts = step.starts + first * groups;
+    for (int64_t k = 0; k < count; ++k, starts += groups)
+        body(order[k], starts, order[std::min(k + lead, count - 1)]);
 }
 
 // How many weights ahead of a product with one vector they are asked for: they come from memory, and a processor by

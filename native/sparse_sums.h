@@ -7,6 +7,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -19,8 +20,12 @@ namespace {
 // 14 × 14 pixels take 2 to 8 % longer; tiles of 7 × 2 and 2 × 7 vectors are whole images of 56 and 14 pixels.
 // secateur/run/layout.py sizes tiles, bands and blocks by the same numbers.
 constexpr int64_t widest = 12, widest_tile = 14;
-constexpr int64_t run_max = widest_tile * width;  // pixels they hold
-constexpr int64_t strip_tile = 7;                 // vectors of a tile along a row where results are made in strips
+constexpr int64_t longest_tile = 7;  // vectors of a tile along a row, at most
+
+// How many rows a tile can have of so many vectors each: as many as fit, and twice as many where there are 32 registers. Of
+// one vector, for images of 14 × 14 and 7 × 7 pixels, half of that.
+constexpr int64_t lowest(int64_t columns) { return widest_tile / std::max<int64_t>(columns, 2); }
+constexpr int64_t highest(int64_t columns) { return (width == 16 ? 2 : 1) * widest_tile / std::max<int64_t>(columns, 2); }
 
 // The sums of each vector, every one over a part of the weights. A multiplication and addition takes four or five
 // cycles, and two can begin in each cycle: eight or more must be under way, and 14 sums still fit the registers.
@@ -43,24 +48,23 @@ INLINE void accumulate(floats* sums, const Place* places, Values values, int64_t
                        int64_t pitch, int64_t last) {
     constexpr int vectors = rows * columns, side = sums_each(vectors);
     floats own[side][vectors];
-    for (int i = 0; i < vectors; ++i) own[0][i] = sums[i];
-    for (int k = 1; k < side; ++k)
-        for (int i = 0; i < vectors; ++i) own[k][i] = floats{};
+    IN_REGISTERS for (int i = 0; i < vectors; ++i) own[0][i] = sums[i];
+    IN_REGISTERS for (int k = 1; k < side; ++k)
+        IN_REGISTERS for (int i = 0; i < vectors; ++i) own[k][i] = floats{};
     auto add = [&](floats* to, int64_t j) __attribute__((always_inline)) {
         const float* from = opaque(base + static_cast<int64_t>(places[j]) * scale);
         float value = values.at(j);
-#pragma GCC unroll 14
-        for (int i = 0; i < vectors; ++i) to[i] += value * load(from + place_in_tile<columns>(i, pitch, last));
+        IN_REGISTERS for (int i = 0; i < vectors; ++i)
+            to[i] += value * load(from + place_in_tile<columns>(i, pitch, last));
     };
     int64_t j = begin;
     for (; j + side <= end; j += side) {
-#pragma GCC unroll 8
-        for (int k = 0; k < side; ++k) add(own[k], j + k);
+        IN_REGISTERS for (int k = 0; k < side; ++k) add(own[k], j + k);
     }
     if (side > 1)
         for (; j < end; ++j) add(own[0], j);
-    for (int i = 0; i < vectors; ++i) {
-        for (int k = 1; k < side; ++k) own[0][i] += own[k][i];
+    IN_REGISTERS for (int i = 0; i < vectors; ++i) {
+        IN_REGISTERS for (int k = 1; k < side; ++k) own[0][i] += own[k][i];
         sums[i] = own[0][i];
     }
 }
@@ -75,6 +79,13 @@ INLINE void with_ends(int64_t b, int64_t blocks, bool end, Body body) {
         ends ? body(yes, yes) : body(yes, no);
     else
         ends ? body(no, yes) : body(no, no);
+}
+
+// Moves what stands in a tile by one pixel to the left. The last ones of its rows are lost.
+template <int rows, int columns>
+INLINE void turn(floats* sums) {
+    IN_REGISTERS for (int i = 0; i < rows * columns; ++i)
+        sums[i] = moved_by_one(sums[i], i % columns + 1 < columns ? sums[i + 1] : sums[i]);
 }
 
 // Calls body with a number of vectors, 1 to `widest`, that the compiler knows.
@@ -96,12 +107,18 @@ INLINE void with_vectors(int64_t vectors, Body body) {
     }
 }
 
-// Calls body(rows, columns) with the size of a tile, which the compiler knows: one row, or as many as fit.
+// Calls body(rows, columns) with the size of a tile, which the compiler knows: one row, or the least or the most.
 template <class Body>
 INLINE void with_tile(int64_t rows, int64_t columns, Body body) {
-    auto tall = [&](auto n) __attribute__((always_inline)) { body(std::integral_constant<int, widest_tile / n()>(), n); };
+    auto tall = [&](auto n) __attribute__((always_inline)) {
+        if (highest(n()) > lowest(n()) && rows > lowest(n()))
+            body(std::integral_constant<int, highest(n())>(), n);
+        else
+            body(std::integral_constant<int, lowest(n())>(), n);
+    };
     if (rows == 1) return with_vectors(columns, [&](auto n) { body(std::integral_constant<int, 1>(), n); });
     switch (columns) {
+        case 1: return tall(std::integral_constant<int, 1>());
         case 2: return tall(std::integral_constant<int, 2>());
         case 3: return tall(std::integral_constant<int, 3>());
         case 4: return tall(std::integral_constant<int, 4>());

@@ -8,8 +8,13 @@
 
 #include <cstdint>
 #include <cstring>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 #define INLINE inline __attribute__((always_inline))
+// Before a loop over registers: more than 16 turns of it would not be unrolled, and what they hold would go to memory.
+#define IN_REGISTERS _Pragma("GCC unroll 32")
 #define EXPORT extern "C" __attribute__((visibility("default")))  // all else stays hidden in the library
 
 namespace {
@@ -99,5 +104,33 @@ INLINE floats load(const float* from, int64_t lanes) {
 }
 
 INLINE void store(float* to, floats x, int64_t lanes) { std::memcpy(to, &x, lanes * sizeof(float)); }
+
+// Lane k is lane k + 1 of one and two side by side.
+INLINE floats moved_by_one(floats one, floats two) {
+    ints places;
+    for (int k = 0; k < width; ++k) places[k] = k + 1;
+    return shuffled(one, two, places);
+}
+
+// The first lanes of a vector that stands behind another: fewer than all take as long as all where there are masks.
+#ifdef __AVX512F__
+constexpr bool has_masks = true;
+INLINE floats load_part(const float* from, int64_t lanes) {
+    return (floats)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << lanes) - 1), from);
+}
+INLINE void store_part(float* to, floats, floats x, int64_t lanes) {
+    _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << lanes) - 1), (__m512)x);
+}
+#else
+constexpr bool has_masks = false;
+INLINE floats load_part(const float* from, int64_t lanes) { return load(from, lanes); }
+// Elsewhere the end of the one before is written again with it.
+INLINE void store_part(float* to, floats before, floats x, int64_t lanes) {
+    float both[2 * width];
+    store(both, before);
+    store(both + width, x);
+    store(to + lanes - width, load(both + lanes));
+}
+#endif
 
 }  // namespace

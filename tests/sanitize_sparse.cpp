@@ -36,6 +36,7 @@ struct Weight {
     int64_t row, channel, down, right;
     float value;
     int64_t block, place;  // as the kernel wants them
+    int64_t group = 0;     // of its row
 };
 
 // A step, what it points to, and its weights as plain loops want them.
@@ -63,12 +64,15 @@ void pack(Made& made, int64_t side) {
             std::shuffle(rows.begin(), rows.end(), random_bits);
             rows.resize(step.segment, -1);  // which nobody may look at
             order.insert(order.end(), rows.begin(), rows.end());
-            for (int64_t first = 0; first < step.segment; first += side) {
+            // In each slice one group after the other; where rows stand side by side there is one group.
+            for (int64_t number = 0; number < step.slices() * step.groups(); ++number) {
+                int64_t first = number / step.groups() * side, group = number % step.groups();
                 std::vector<std::vector<const Weight*>> slice(side);
                 size_t longest = 0;
                 for (int64_t i = 0; i < side && first + i < count; ++i) {
                     for (const Weight& weight : made.weights)
-                        if (weight.row == rows[first + i] && weight.block == b) slice[i].push_back(&weight);
+                        if (weight.row == rows[first + i] && weight.block == b && weight.group == group)
+                            slice[i].push_back(&weight);
                     longest = std::max(longest, slice[i].size());
                 }
                 for (size_t k = 0; k < longest; ++k)
@@ -144,7 +148,8 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
     step.segment = panels ? step.rows : 1 + below(step.rows);
     int64_t strides[2] = {panels ? 1 : step.stride_y, panels ? 1 : step.stride_x};
     // An image that must be padded or split is so in bands of output rows.
-    plain = !panels && step.stride_y == 1 && step.stride_x == 1 && step.pad_y == 0 && step.pad_x == 0;
+    plain = !panels && step.stride_y == 1 && step.stride_x == 1 && step.pad_y == 0 && step.pad_x == 0 && below(2);
+    step.span = step.out_width, step.tile_rows = 1;
     step.band = panels || plain ? step.out_height : 1 + below(step.out_height);
     step.plane_rows = panels ? height + 2 * step.pad_y : plain ? height : step.band + (made.down - 1) / strides[0];
     step.pitch = (wide + 2 * step.pad_x + strides[1] - 1) / strides[1];
@@ -153,15 +158,30 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
         step.pitch = std::max(wide + step.pad_x, step.out_width);
         step.plane = step.plane_rows * step.pitch + step.pad_x + below(20);
     }
-    int64_t vectors = (step.out_width + width - 1) / width;
+    step.packs = !panels && (!plain || step.run_length() < width);
+    int64_t vectors = (step.out_width + width - 1) / width, farthest = (made.right - 1) / strides[1];
     if (!panels && !plain && vectors > 1 && below(2)) {  // tiles, whose rows begin as vectors do
-        step.tile = 2 + below(std::min(vectors, widest_tile / 2) - 1);
+        step.tile = 2 + below(std::min(vectors, longest_tile) - 1);
+        step.tile_rows = below(2) ? lowest(step.tile) : highest(step.tile);
         step.pitch = (step.pitch + width - 1) / width * width;
         if (below(2)) {  // in strips, of whole tiles
-            step.strip = step.tile * (1 + below(vectors / step.tile));
-            step.pitch = step.strip * width + ((made.right - 1) / strides[1] + width - 1) / width * width;
+            step.span = std::min(step.tile * (1 + below(vectors / step.tile)) * width, step.out_width);
+            step.pitch = (step.span + farthest + width - 1) / width * width;
         }
         step.plane = step.plane_rows * step.pitch;
+    } else if (!panels && !plain && farthest && below(4)) {  // tiles of sums that move, as wide as a slab
+        step.tile = farthest / width + 1 + below(2);
+        step.tile_rows = below(2) ? lowest(step.tile) : highest(step.tile);
+        step.span = std::min(step.tile * width - farthest - below(2), step.out_width);
+        bool fits = step.tile <= longest_tile && step.span > 0 && step.span >= (step.tile - 1) * width;
+        if (fits && step.span + farthest > (step.tile - 1) * width && step.tile_rows <= step.out_height) {
+            step.turns = farthest, step.pitch = step.tile * width;
+            step.band = std::max(step.band, step.tile_rows);
+            step.plane_rows = step.band + (made.down - 1) / strides[0];
+            step.plane = step.plane_rows * step.pitch;
+        } else {
+            step.tile = 0, step.tile_rows = 1, step.span = step.out_width;
+        }
     }
     step.slab_blocks = panels || plain || below(2) ? step.blocks : 1 + below(step.blocks);
     int64_t percent = below(3) ? below(101) : 0;
@@ -176,12 +196,13 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
         int64_t dy = weight.down % strides[0], dx = weight.right % strides[1], &phase = number[dy * strides[1] + dx];
         if (phase < 0) {
             phase = static_cast<int64_t>(phases.size()) / 3;
-            int64_t reach = (step.strip ? step.strip * width : step.out_width) + (made.right - 1 - dx) / strides[1];
+            int64_t reach = step.span + (made.right - 1 - dx) / strides[1];
             for (int64_t each : {dy, dx, step.tile ? reach : step.pitch}) phases.push_back(static_cast<int32_t>(each));
         }
         int64_t held = panels ? channels : step.slab_channels();
         weight.place = (phase * held + weight.channel % held) * step.plane + weight.down / strides[0] * step.pitch +
-                       weight.right / strides[1];
+                       (step.turns ? 0 : weight.right / strides[1]);
+        weight.group = step.turns ? step.turns - weight.right / strides[1] : 0;
     }
     step.phase_count = static_cast<int64_t>(phases.size()) / 3;
     made.phases = exact(phases), step.phases = made.phases.get();

@@ -5,8 +5,10 @@ trace (dense: 0 · ∞ = NaN); and denormals, in weights, inputs and results, co
 """
 
 import copy
+import math
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -20,10 +22,15 @@ from torch import Tensor, nn
 from secateur import native
 from secateur.run import Kernel, SparseChain, kernels, layout
 from secateur.run.layers import Layer, Pool, Window
+from secateur.run.machine import Caches, caches
 from secateur.run.weights import SparseWeight, pack_offsets
 
 KERNELS = [
-    Kernel(vectors, spread, shared) for vectors in (0, 1, 2, 4, 8) for spread in (1, 3) for shared in (False, True)
+    Kernel(vectors, spread, shared, aligned)
+    for vectors in (0, 1, 2, 4, 8)
+    for spread in (1, 3)
+    for shared in (False, True)
+    for aligned in ((False, True) if vectors == 0 else (False,))
 ]
 ACTIVATIONS = ["none", "relu", "gelu", "gelu_tanh"]
 BUILDS = [build for build in native._builds() if native._open(build)]
@@ -132,7 +139,7 @@ def test_a_linear_layer_is_the_dense_one(rows, columns, batch, density, activati
         assert_near(chain(x, residual), dense([layer], x, residual))
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: f"{kernel.vectors}-{kernel.spread}-{kernel.shared}")
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_what_no_weight_looks_at_may_be_anything(kernel):
     weight = torch.randint(1, 4, (21, 30)).float() * (torch.rand(21, 30) < torch.linspace(0, 1, 21)[:, None])
     weight[:, [0, 7]] = 0
@@ -195,25 +202,27 @@ def test_a_convolution_is_the_dense_one(
     slab=st.sampled_from([1, 20_000, 1 << 19]),
     strips=st.booleans(),
     channels_at_once=st.sampled_from([1, 2, 3]),
+    aligned=st.booleans(),
     way=ways,
     seed=st.integers(0, 2**20),
 )
 def test_wide_images_are_made_in_tiles_bands_and_strips_of_any_size(
-    window, kernel_size, size, density, activation, adds, slab, strips, channels_at_once, way, seed
+    window, kernel_size, size, density, activation, adds, slab, strips, channels_at_once, aligned, way, seed
 ):
     torch.manual_seed(seed)
     layer = sparse_layer((5, 3, *kernel_size), density, activation, window)
     x = torch.randn(2, 3, *size)
     assume(min(window.out(size, kernel_size)) >= 1)
     residual = torch.randn(2, 5, *window.out(size, kernel_size)) if adds else None
-    sizes = {"_MOST_BAND_BYTES": slab}
+    sizes = {"_MOST_BAND_SHARE": slab}  # of a cache of one byte
     if strips:  # which the slab of a band of whole rows is too large for
-        sizes |= {"_BAND_BYTES": 3 * 30 * 72 * 4, "_PACK_CYCLES": 0}
+        sizes |= {"_BAND_SHARE": 3 * 30 * 72 * 4, "_PACK_CYCLES": 0}
     if channels_at_once < 3:  # a block is a channel, and slabs are large
-        sizes |= {"_L1_BYTES": 1, "_WEIGHTS_IN_BLOCK": {0: 0}, "_MOST_SLAB_BYTES": 0}
-        sizes |= {"_SLAB_BYTES": channels_at_once * 1000}
-    with patch.multiple(layout, **sizes):
-        assert_near(chain_of([layer], Kernel(0), way)(x, residual), dense([layer], x, residual))
+        sizes |= {"_L1_SHARE": 0, "_WEIGHTS_IN_BLOCK": {0: 0}, "_MOST_SLAB_SHARE": 0}
+        sizes |= {"_SLAB_SHARE": channels_at_once * 1000}
+    with patch.multiple(layout, caches=lambda: Caches(32 << 10, 1), **sizes):
+        chain = chain_of([layer], Kernel(aligned=aligned), way)
+        assert_near(chain(x, residual), dense([layer], x, residual))
 
 
 @needs_native
@@ -225,20 +234,21 @@ def test_results_of_long_rows_are_made_strip_by_strip(build, count, channels):
     torch.manual_seed(0)
     layer = sparse_layer((12, channels, 3, 3), 0.05, "relu", Window(padding=(1, 1)))
     x, residual = torch.randn(1, channels, 40, 448), torch.randn(1, 12, 40, 448)
-    with patch.multiple(layout, _BAND_BYTES=channels * 8 * 120 * 4, _PACK_CYCLES=0):
+    with patch.multiple(layout, _BAND_SHARE=channels * 8 * 120 * 4 / caches().l2_bytes, _PACK_CYCLES=0):
         chain = chain_of([layer], Kernel(0), build)
         with threads(count):
             assert_near(chain(x, residual), dense([layer], x, residual))
-        assert steps_of(chain)[0].strip == layout._STRIP_TILE
+        assert steps_of(chain)[0].span == layout._LONGEST_TILE * ROUTINES[build][1]
 
 
 @needs_native
+@pytest.mark.usefixtures("common_caches")
 @pytest.mark.parametrize("build", BUILDS)
 def test_a_slab_that_would_fill_the_cache_holds_some_blocks_of_channels_at_a_time(build):
     torch.manual_seed(0)
     layer = sparse_layer((20, 70, 3, 3), 0.05, "none", Window(stride=(2, 2), padding=(1, 1)))
     x = torch.randn(1, 70, 56, 56)
-    with patch.multiple(layout, _WEIGHTS_IN_BLOCK={0: 2}, _MOST_SLAB_BYTES=0, _SLAB_BYTES=250_000):
+    with patch.multiple(layout, _WEIGHTS_IN_BLOCK={0: 2}, _MOST_SLAB_SHARE=0, _SLAB_SHARE=0.5):
         chain = chain_of([layer], Kernel(0), build)
         assert_near(chain(x), dense([layer], x))
         (step,) = steps_of(chain)
@@ -257,77 +267,154 @@ def test_the_last_run_of_an_image_may_be_shorter_than_a_vector(size, activation,
     assert_near(chain_of([layer], Kernel(0), build)(x), dense([layer], x))
 
 
+@pytest.fixture
+def common_caches():
+    """Lay out for caches of 32 and 512 kB, whatever this machine has."""
+    with patch.object(layout, "caches", lambda: Caches(32 << 10, 512 << 10)):
+        yield
+
+
+def image_of(
+    channels: int, filters: int, kernel: int, size: int, stride: int = 1, pad: int | None = None, density: float = 0.2
+) -> layout._Image:
+    window = Window((stride, stride), (kernel // 2 if pad is None else pad,) * 2)
+    layer = sparse_layer((filters, channels, kernel, kernel), density, window=window)
+    return layout._Image.of(layer, (channels, size, size))
+
+
 @pytest.mark.parametrize(
-    ("width", "out_width", "stride", "pad", "kernel", "pitch", "spill", "tile"),
+    ("size", "stride", "pad", "kernel", "pitch", "spill", "tile"),
     [
-        (12, 12, 1, 1, 3, 13, 1, 0),  # zeros on the left serve the row before
-        (7, 7, 1, 2, 5, 9, 2, 0),
-        (9, 7, 1, 0, 3, 9, 0, 0),  # no zeros, nothing to share
-        (28, 14, 2, 0, 1, 14, 0, 0),  # nor anything between rows: they are one
-        (40, 20, 2, 1, 3, 21, 0, 0),  # one phase has a zero on its left and a pixel more
-        (14, 14, 1, 1, 3, 16, 0, 2),  # seven rows of two vectors
-        (56, 28, 2, 1, 3, 32, 0, 4),
-        (56, 56, 1, 1, 3, 64, 0, 7),
-        (72, 72, 1, 1, 3, 80, 0, 5),  # nine vectors: five, and five
-        (224, 224, 1, 1, 3, 232, 0, 7),
+        (12, 1, 1, 3, 13, 1, 0),  # zeros on the left serve the row before
+        (7, 1, 2, 5, 9, 2, 0),
+        (9, 1, 0, 3, 9, 0, 0),  # no zeros, nothing to share
+        (28, 2, 0, 1, 14, 0, 0),  # nor anything between rows: they are one
+        (40, 2, 1, 3, 21, 0, 0),  # one phase has a zero on its left and a pixel more
+        (14, 1, 1, 3, 16, 0, 2),  # seven rows of two vectors
+        (56, 2, 1, 3, 32, 0, 4),
+        (56, 1, 1, 3, 64, 0, 7),
+        (72, 1, 1, 3, 80, 0, 5),  # nine vectors: five, and five
+        (224, 1, 1, 3, 232, 0, 7),
     ],
 )
-def test_rows_of_a_packed_image_stand_close_or_make_tiles(width, out_width, stride, pad, kernel, pitch, spill, tile):
-    assert layout._pitch(width, out_width, stride, pad, np.arange(kernel), 8) == (pitch, spill, tile)
+def test_rows_of_a_packed_image_stand_close_or_make_tiles(size, stride, pad, kernel, pitch, spill, tile):
+    frame = next(layout._straight(image_of(1, 1, kernel, size, stride, pad, density=1.0), 8))
+    assert (frame.pitch, frame.spill, frame.tile) == (pitch, spill, tile)
 
 
-def test_bands_fill_runs_of_vectors_or_tiles_and_fit_the_cache():
-    def of(out, pitch, tile, halo, planes, rows, reach=None):
-        found = layout._slab(out, layout._Slab(out[0], pitch, tile), reach, halo, planes, rows, 16.0, 8)
-        return found.band, found.tile
+@pytest.mark.parametrize(
+    ("size", "lanes", "strips", "columns"),
+    [
+        (14, 16, 1, 1),  # 14 pixels and two that are lost
+        (28, 16, 1, 2),
+        (56, 16, 1, 4),
+        (112, 16, 2, 4),
+        (224, 16, 3, 5),  # of 75 columns
+        (14, 8, 1, 2),
+        (7, 8, 2, 1),  # two vectors would hold seven pixels, and one vector of none
+    ],
+)
+def test_sums_that_move_lose_pixels_at_the_end_of_a_strip(size, lanes, strips, columns):
+    frames = list(layout._turned(image_of(1, 1, 3, size, density=1.0), lanes))
+    assert all(frame.turns == 2 and frame.pitch == frame.tile * lanes for frame in frames)
+    assert all((frame.tile - 1) * lanes <= frame.span <= frame.tile * lanes - 2 for frame in frames)
+    vectors = {(math.ceil(size / frame.span) * frame.tile, frame.tile) for frame in frames}
+    assert (strips * columns, columns) in vectors
+    assert min(vectors)[0] == strips * columns  # nothing takes fewer
+
+
+def test_sums_do_not_move_where_no_weight_looks_aside_or_one_looks_far():
+    assert not list(layout._turned(image_of(2, 2, 1, 28, stride=2, density=1.0), 8))
+    assert not list(layout._turned(image_of(2, 2, 9, 28, density=1.0), 8))
+    assert not list(layout._turned(image_of(2, 2, 3, 5, density=1.0), 16))  # a tile is higher than the image
+
+
+@pytest.mark.parametrize(
+    ("kernel", "size", "stride", "aligned"),
+    [
+        (3, 28, 1, True),
+        (3, 28, 2, True),
+        (1, 28, 1, False),  # planes of 784 pixels begin as vectors do
+        (1, 14, 1, True),  # those of 196 do not
+        (1, 14, 2, False),  # what is split is packed anyway
+    ],
+)
+def test_aligned_kernels_are_others_where_loads_would_lie_across_lines(kernel, size, stride, aligned):
+    layer, sample = image_of(2, 2, kernel, size, stride, density=1.0).layer, (2, size, size)
+    assert layout.aligns(layer, sample, 16) == aligned
+    steps = [layout.lay_out([layer], sample, Kernel(aligned=each), 16, 1).keep[1][0] for each in (False, True)]
+    geometries = [[getattr(step, name) for name in kernels._GEOMETRY] for step in steps]
+    assert (geometries[0] != geometries[1]) == aligned
+    assert not layout.aligns(sparse_layer((3, 4), 1.0), (4,), 16)
+
+
+@pytest.mark.usefixtures("common_caches")
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("lanes", [8, 16])
+@pytest.mark.parametrize(
+    ("channels", "filters", "kernel", "size", "stride"),
+    [(64, 64, 3, 224, 1), (512, 512, 3, 14, 1), (512, 512, 3, 28, 1), (256, 256, 3, 28, 2), (1024, 256, 1, 14, 1)],
+)
+def test_bands_are_of_whole_tiles_and_fit_the_cache(channels, filters, kernel, size, stride, lanes, aligned):
+    image = image_of(channels, filters, kernel, size, stride)
+    found = layout._frame(image, Kernel(aligned=aligned), lanes, 1)
+    if not found.packs:
+        assert (kernel, stride, aligned) == (1, 1, False)
+        return
+    planes = len(image.phases) * channels
+    assert planes * (found.band + image.halo) * found.pitch * 4 <= 512 << 10 or found.band == found.tall
+    assert not found.tile or found.band % found.tall == 0 or found.band == image.out[0]
+
+
+@pytest.mark.usefixtures("common_caches")
+def test_bands_fill_runs_of_vectors_or_tiles():
+    def of(*shape, **settings):
+        frame = layout._frame(image_of(*shape, **settings), Kernel(), 8, 1)
+        return frame.band, frame.tile
 
     # 14 rows of 14 pixels are 25 vectors: three runs, so that of the bands that make no more the smallest is taken.
-    assert of((14, 14), 14, 0, 0, 512, 2048) == (5, 0)
-    assert of((14, 14), 16, 2, 0, 512, 2048) == (7, 2)  # rows of a tile
-    assert of((28, 28), 32, 4, 1, 512, 512) == (7, 2)  # four of them, and none twice
-    assert of((28, 28), 32, 4, 2, 520, 512) == (3, 4)  # seven rows would not fit the cache
-    assert of((14, 14), 14, 0, 0, 512 << 10, 2048) == (1, 0)  # however large a row is
-    assert of((1, 5), 5, 0, 0, 1, 1) == (1, 0)
-    band, tile = of((224, 224), 232, 7, 2, 64, 64)
-    assert band % 2 == 0
-    assert tile == 7
-    assert 64 * (band + 2) * 232 * 4 <= 512 << 10
+    assert of(512, 1024, 1, 28, 2) == (5, 0)
+    assert of(256, 256, 3, 14) == (7, 2)  # the rows of a tile
+    assert of(128, 128, 3, 56, 2) == (7, 2)  # four of them, and none twice
+    assert of(1, 1, 3, 5) == (5, 0)
 
 
+@pytest.mark.usefixtures("common_caches")
 def test_rows_so_long_that_a_few_fill_the_cache_are_made_in_strips():
-    whole = layout._Slab(224, 232, 7)
-    found = layout._slab((224, 224), whole, 2, 2, 64, 64, 16.0, 8)
-    assert (found.strip, found.pitch, found.strips(224, 8)) == (7, 64, 4)
-    assert 64 * (found.band + 2) * 64 * 4 <= layout._BAND_BYTES
-    assert layout._slab((224, 224), whole, 2, 2, 3, 64, 16.0, 8).strip == 0  # three channels are few
-    assert layout._slab((56, 56), layout._Slab(56, 64, 7), 2, 2, 256, 64, 16.0, 8).strip == 0  # a row is a tile
+    found = layout._frame(image_of(64, 64, 3, 224, density=0.05), Kernel(), 8, 1)
+    assert (found.span, found.pitch, found.areas((found.band, 224), 8)) == (56, 64, 4)
+    assert 64 * (found.band + 2) * 64 * 4 <= layout._BAND_SHARE * (512 << 10)
+    assert layout._frame(image_of(3, 64, 3, 224), Kernel(), 8, 1).span == 224  # three channels are few
+    assert layout._frame(image_of(256, 64, 3, 56), Kernel(), 8, 1).span == 56  # a row is a tile
 
 
 @pytest.mark.parametrize(
-    ("band", "tile", "height", "count", "lower"),
+    ("band", "tile", "tall", "height", "count", "lower"),
     [
-        (14, 2, 14, 1, 14),
-        (14, 2, 14, 2, 7),  # rows of a tile
-        (14, 2, 14, 8, 7),
-        (14, 2, 28, 2, 14),  # there are two
-        (12, 7, 12, 4, 6),  # not three, which are a tile and a half
-        (12, 7, 12, 2, 6),
-        (14, 0, 14, 2, 14),  # runs of pixels would end elsewhere
+        (14, 2, 7, 14, 1, 14),
+        (14, 2, 7, 14, 2, 7),  # rows of a tile
+        (14, 2, 7, 14, 8, 7),
+        (14, 2, 7, 28, 2, 14),  # there are two
+        (12, 7, 2, 12, 4, 6),  # not three, which are a tile and a half
+        (12, 7, 2, 12, 2, 6),
+        (14, 0, 1, 14, 2, 14),  # runs of pixels would end elsewhere
     ],
 )
-def test_threads_get_slabs_of_their_own_where_tiles_stay_whole(band, tile, height, count, lower):
-    slab = layout._Slab(band, 64, tile)
-    assert layout._for_threads(slab, (height, 56), count, 8) == layout._Slab(lower, 64, tile)
+def test_threads_get_slabs_of_their_own_where_tiles_stay_whole(band, tile, tall, height, count, lower):
+    frame = layout._Frame(True, band, 56, 64, 0, tile, tall)
+    assert frame.for_threads((height, 56), count, 8) == replace(frame, band=lower)
 
 
 @needs_native
 @pytest.mark.parametrize("build", BUILDS)
-def test_the_bits_do_not_depend_on_whether_threads_have_slabs_of_their_own(build):
+@pytest.mark.parametrize("aligned", [False, True])
+def test_the_bits_do_not_depend_on_whether_threads_have_slabs_of_their_own(aligned, build):
     torch.manual_seed(0)
     layer = sparse_layer((48, 40, 3, 3), 0.2, "relu", Window(padding=(1, 1)))
-    x, found, bands = torch.randn(1, 40, 28, 14 * ROUTINES[build][1] // 8), [], []
+    lanes = ROUTINES[build][1]
+    x, found, bands = torch.randn(1, 40, 28, 2 * lanes - 2 if aligned else 14 * lanes // 8), [], []
     for count in (1, 2):
-        chain = chain_of([layer], Kernel(0), build)
+        chain = chain_of([layer], Kernel(aligned=aligned), build)
         with threads(count):
             found.append(chain(x))
         bands.append(steps_of(chain)[0].band)

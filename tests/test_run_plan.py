@@ -49,6 +49,12 @@ def test_a_layer_called_nan_keeps_its_name():
 GOOD = Plan((Group(("a", "b"), Kernel(2), 1.0, 0.5),), {"a": ((2, 3), 4), "b": ((1, 2), 1)})
 
 
+def test_a_plan_from_before_there_were_aligned_kernels_is_read():
+    text = GOOD.to_json().replace(',"aligned":false', "")
+    assert "aligned" not in text
+    assert Plan.from_json(text) == GOOD
+
+
 @settings(max_examples=200)
 @given(data=st.data())
 def test_no_text_is_taken_for_a_plan_that_is_none(data):
@@ -113,6 +119,7 @@ def edited_group(**changes: object) -> str:
         edited_group(kernel={"vectors": 1 << 40, "spread": 1, "shared": False}),
         edited_group(kernel={"vectors": 0, "spread": 0, "shared": False}),
         edited_group(kernel={"vectors": 0, "spread": 1, "shared": 1}),
+        edited_group(kernel={"vectors": 0, "spread": 1, "shared": False, "aligned": None}),
         edited_group(kernel={"vectors": 0.0, "spread": 1, "shared": False}),
         edited_group(kernel={"vectors": 0, "spread": 1, "shared": False, "more": 1}),
     ],

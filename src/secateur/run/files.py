@@ -111,7 +111,9 @@ def _group(run: list[Unit], weights: Mapping[str, SparseWeight], batch: int) -> 
                 continue
         if together:
             last = next(one for one in run if one.name == together[-1])
-            kernel = Kernel(0 if last.residual is not None else vectors)
+            # Vectors of 16 lanes are as long as a line of the cache: unless they begin as one, they lie across two.
+            aligned = kernels.lanes() == 16
+            kernel = Kernel(0 if last.residual is not None else vectors, aligned=aligned)
             groups.append(Group(tuple(together), kernel, math.nan, math.nan))
             together = []
     return groups

@@ -15,7 +15,8 @@ from secateur.run.weights import Array, Packed
 _INT64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _GEOMETRY = (
     *("height", "width", "out_height", "out_width", "stride_y", "stride_x", "pad_y", "pad_x"),
-    *("plane_rows", "pitch", "plane", "band", "tile", "strip", "slab_blocks", "phase_count"),
+    *("plane_rows", "pitch", "plane", "band", "packs", "tile", "tile_rows", "span", "turns"),
+    *("slab_blocks", "phase_count"),
 )
 
 

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from secateur.run import kernels
 from secateur.run.layers import Layer
+from secateur.run.machine import caches
 from secateur.run.weights import Array, Packed, pack_columns, pack_offsets
 
-_L1_BYTES = 24 << 10  # what a block of the input may take of the first level of the cache
+# Of the first level of the cache, what a block of the input may take. Of the second: what a slab should take, which
+# leaves room for what is read and written beside it, and what it may; from which size on only some channels stand in
+# it, and how much of them then at most, because sums that wait for the next slab take room, too.
+_L1_SHARE = 0.75
+_BAND_SHARE, _MOST_BAND_SHARE = 0.375, 1.0
+_MOST_SLAB_SHARE, _SLAB_SHARE = 0.5, 0.3
 # That a row should have, on average: with fewer, its waiting sums cost more than they. In a panel by its vectors.
 _WEIGHTS_IN_BLOCK = {0: 16, 1: 40, 2: 40, 4: 20, 8: 12}
-_BAND_BYTES, _MOST_BAND_BYTES = 192 << 10, 512 << 10  # of a padded image, which must fit the second level, with room
-# Of all channels: from which size on only some of them stand in a slab, and how much of them at most, because sums that
-# wait for the next slab take room, too. 3×3 filters with a stride of two take 10 to 13 % less, 512 × 14 × 14 9 %.
-_MOST_SLAB_BYTES, _SLAB_BYTES = 256 << 10, 152 << 10
-# What a row of weights takes beside them, each of them with a vector of pixels, and packing a pixel.
-_ROW_CYCLES, _SUM_CYCLES, _PACK_CYCLES = 24, 0.8, 0.6
-_VECTORS, _TILE_VECTORS = 12, 14  # of pixels, that a kernel sums side by side along rows, and in a tile
-_STRIP_TILE = 7  # vectors of a tile along a row, where results are made in strips
+# What a row of weights takes beside them, each of them with a vector of eight pixels, packing a pixel, and moving sums
+# by one pixel: for each vector of them, and for the loop that ends there.
+_ROW_CYCLES, _SUM_CYCLES, _PACK_CYCLES, _TURN_CYCLES, _LOOP_CYCLES = 24, 0.8, 0.6, 0.5, 12
+# Of pixels, that a kernel sums side by side: along rows, in a tile, and at most in one row of a tile.
+_VECTORS, _TILE_VECTORS, _LONGEST_TILE = 12, 14, 7
+_MOST_TURNS = 6  # filters that look farther aside are not worth it
 _WASTE = 1.12  # how many times as many vectors of pixels tiles may take, beside runs along the rows
 # Of a block, and of weights: from which size on, and up to which density, rows are ordered by what they read.
-_LEAST_REUSED_BYTES, _MOST_REUSED = 20 << 10, 0.2
+_LEAST_REUSED_SHARE, _MOST_REUSED = 0.625, 0.2
 _SEGMENT, _FILTERS = 512, 256  # rows, and filters, whose sums fit the second level
 _LEAST_FILTERS = 32  # that a thread should make of a run of pixels
 
@@ -36,12 +40,14 @@ class Kernel:
     """How a chain runs: sample by sample, or in panels of so many vector registers; and how large its blocks are.
 
     `spread` multiplies the number of columns or channels that a block would have by the size of the cache alone. With
-    `shared`, layers of at most 256 distinct values read them from a table.
+    `shared`, layers of at most 256 distinct values read them from a table. With `aligned`, convolutions read pixels by
+    whole lines of the cache: images are copied for it, and sums move instead of loads.
     """
 
     vectors: int = 0
     spread: int = 1
     shared: bool = False
+    aligned: bool = False
 
     def __post_init__(self) -> None:
         if self.vectors not in (0, 1, 2, 4, 8):
@@ -53,7 +59,8 @@ class Kernel:
     def name(self) -> str:
         """What it is called in tables."""
         way = f"panel {self.vectors * kernels.lanes()}" if self.vectors else "sample"
-        return way + (f" ×{self.spread}" if self.spread > 1 else "") + (" shared" if self.shared else "")
+        marks = (f"×{self.spread}" if self.spread > 1 else "", "aligned" * self.aligned, "shared" * self.shared)
+        return " ".join((way, *filter(None, marks)))
 
 
 @dataclass(frozen=True)
@@ -88,9 +95,10 @@ def lay_out(layers: Sequence[Layer], sample: tuple[int, ...], kernel: Kernel, la
 def _linear_step(layer: Layer, kernel: Kernel, lanes: int) -> tuple[Packed, kernels.Step]:
     rows, columns = layer.weight.shape
     # The input is read in random order: what does not fit the first level of the cache is taken in parts.
-    block = max(math.ceil(columns / max(math.ceil(columns * 4 / _L1_BYTES), 1)), 1)
+    l1_bytes = int(_L1_SHARE * caches().l1_bytes)
+    block = max(math.ceil(columns / max(math.ceil(columns * 4 / l1_bytes), 1)), 1)
     if kernel.vectors:
-        fitting = _L1_BYTES // (4 * kernel.vectors * lanes)
+        fitting = l1_bytes // (4 * kernel.vectors * lanes)
         wanted = max(fitting, math.ceil(_WEIGHTS_IN_BLOCK[kernel.vectors] / max(layer.weight.density, 1e-6)))
         block = max(math.ceil(columns / math.ceil(columns / (wanted * kernel.spread))), 1) if columns else 1
     side = 1 if kernel.vectors else lanes
@@ -133,71 +141,51 @@ def _convolution(
     layer: Layer, sample: tuple[int, ...], kernel: Kernel, lanes: int, threads: int
 ) -> tuple[Packed, kernels.Step, Array]:
     """Lay a convolution out for pixels side by side: weights are offsets into the phases of the padded image."""
-    assert layer.window is not None
-    (stride_y, stride_x), (pad_y, pad_x) = layer.window.stride, layer.window.padding
-    is_whole = (stride_y, stride_x, pad_y, pad_x) == (1, 1, 0, 0)  # then it is read where it stands
-    channel, down, right = _taps(layer)
-    out = layer.window.out((sample[1], sample[2]), layer.kernel)
-    pitch, spill, tile = (sample[2], 0, 0) if is_whole else _pitch(sample[2], out[1], stride_x, pad_x, right, lanes)
-    # Phases that no weight reads are not made: a stride of two over single pixels needs one of four.
-    key = down % stride_y * stride_x + right % stride_x
-    used = np.flatnonzero(np.bincount(key, minlength=stride_y * stride_x))
-    number = np.zeros(stride_y * stride_x, np.int64)
-    number[used] = np.arange(len(used))
-    # In a tile nothing is read behind the last window; along the rows zeros there may serve the next row.
-    last = [int(right[right % stride_x == phase].max()) // stride_x for phase in used % stride_x]
-    columns = out[1] + np.array(last, np.int64) if tile else np.full(len(used), pitch)
-    # A channel's part of a run of pixels: the run, and as often as weights look at other rows or phases. Of a tile they
-    # look at rows that it has itself.
-    tall = _TILE_VECTORS // tile if tile else 1
-    rows = len(np.unique(down * stride_x + right % stride_x)) + (tall - 1) * len(used)
-    run = ((tile or _VECTORS) * lanes + layer.kernel[1] // stride_x) * max(rows, 1) * 4
-    wanted = math.ceil(_WEIGHTS_IN_BLOCK[0] / max(layer.weight.density * math.prod(layer.kernel), 1e-6))
-    blocks = math.ceil(layer.inputs / (max(_L1_BYTES // run, wanted, 1) * kernel.spread))
-    block = max(math.ceil(layer.inputs / max(blocks, 1)), 1)
-    # An image that must be padded or split is so in bands, which stay in the cache until they are read.
-    halo = int(down.max(initial=0)) // stride_y
-    filter_rows = layer.weight.shape[0] * math.ceil(layer.inputs / block)
-    weights = len(channel) / max(filter_rows, 1)
-    slab = _Slab(out[0], pitch, tile)
-    if not is_whole:
-        reach = int(columns.max(initial=out[1])) - out[1]
-        is_wide = tile == _STRIP_TILE and (stride_y, stride_x) == (1, 1)
-        planes = len(used) * layer.inputs
-        slab = _slab(out, slab, reach if is_wide else None, halo, planes, filter_rows, weights, lanes)
-        columns += slab.strip * lanes - out[1] if slab.strip else 0
-        slab = _for_threads(slab, out, threads, lanes)
-    phases = np.ascontiguousarray(np.stack([used // stride_x, used % stride_x, columns], 1).astype(np.int32))
-    plane_rows = sample[1] if is_whole else slab.band + halo
-    plane = plane_rows * pitch if is_whole else _plane(plane_rows * slab.pitch + spill, lanes)
-    # A slab that would fill the second level of the cache is made of some blocks at a time.
+    image = _Image.of(layer, sample)
+    frame = _frame(image, kernel, lanes, threads)
+    packs, block = frame.packs, image.block(frame, kernel, lanes)
+    phases = np.ascontiguousarray(np.stack([*image.phases.T, frame.columns(image)], 1).astype(np.int32))
+    plane_rows = frame.band + image.halo if packs else sample[1]
+    plane = _plane(plane_rows * frame.pitch + frame.spill, lanes) if packs else plane_rows * frame.pitch
+    # A slab that would fill the second level of the cache is made of some blocks at a time: 3×3 filters with a stride
+    # of two take 10 to 13 % less, 512 × 14 × 14 9 %.
     slab_blocks = max(math.ceil(layer.inputs / block), 1)
-    slab_bytes = len(used) * layer.inputs * plane * 4
-    if not is_whole and slab_bytes > _MOST_SLAB_BYTES:
-        slab_blocks = max(slab_blocks * _SLAB_BYTES // slab_bytes, 1)
+    slab_bytes, l2_bytes = len(phases) * layer.inputs * plane * 4, caches().l2_bytes
+    if packs and slab_bytes > _MOST_SLAB_SHARE * l2_bytes:
+        slab_blocks = max(int(slab_blocks * _SLAB_SHARE * l2_bytes / slab_bytes), 1)
     held = max(min(slab_blocks * block, layer.inputs), 1)
-    offset = (number[key] * held + channel % held) * plane + down // stride_y * slab.pitch + right // stride_x
-    is_large = out[0] * pitch >= 8 * _VECTORS * lanes  # then it is cut into eight bands where it stands
-    areas = 8 if is_whole and is_large else math.ceil(out[0] / slab.band) * slab.strips(out[1], lanes)
-    segment = _segment(layer.weight.shape[0], areas, threads)
+    aside = 0 if frame.turns else image.aside
+    offset = (image.phase * held + image.channel % held) * plane + image.below * frame.pitch + aside
     # What does not fit the first level of the cache, beside results, is to be read again soon: 1×1 filters of 5 % take
     # 3 to 12 % less. The more weights there are, the longer it takes to order rows, and the less is gained; panels gain
     # nothing.
-    by_reuse = block * run > _LEAST_REUSED_BYTES and layer.weight.density <= _MOST_REUSED
-    parts = number[key] * block + channel % block if by_reuse else None
+    large = block * image.run_bytes(frame, lanes) > _LEAST_REUSED_SHARE * caches().l1_bytes
+    by_reuse = large and layer.weight.density <= _MOST_REUSED
     packed = pack_offsets(
-        layer.weight, offset, channel, layer.inputs, block, segment, shared=kernel.shared, parts=parts
+        layer.weight,
+        offset,
+        image.channel,
+        layer.inputs,
+        block,
+        _segment(layer.weight.shape[0], frame.areas(image.out, lanes), threads),
+        shared=kernel.shared,
+        parts=image.phase * block + image.channel % block if by_reuse else None,
+        turns=frame.turns,
+        group=frame.turns - image.aside if frame.turns else None,
     )
     step = _convolution_step(
         layer,
         sample,
         packed,
         plane_rows=plane_rows,
-        pitch=slab.pitch,
+        pitch=frame.pitch,
         plane=plane,
-        band=slab.band,
-        tile=slab.tile,
-        strip=slab.strip,
+        band=frame.band,
+        packs=packs,
+        tile=frame.tile,
+        tile_rows=frame.tall,
+        span=frame.span,
+        turns=frame.turns,
         slab_blocks=slab_blocks,
         phase_count=len(phases),
         phases=phases.ctypes.data,
@@ -215,31 +203,6 @@ def _segment(filters: int, areas: int, threads: int) -> int:
     return max(min(math.ceil(filters / shares), _FILTERS), min(_LEAST_FILTERS, filters), 1)
 
 
-def _pitch(width: int, out_width: int, stride: int, pad: int, right: Array, lanes: int) -> tuple[int, int, int]:
-    """Return how far apart the rows of a packed image stand, how far windows look past the end of one, and its tiles.
-
-    A tile has so many vectors of each of its rows side by side, and rows begin as vectors do: most loads then keep to
-    one line of the cache, and results go straight to their places. But the last vector of 20 pixels repeats four.
-
-    Where that is too much there are none (0), and pixels are counted along the rows. Windows then look at the zeros on
-    the left of the next row instead of zeros on the right: of 12 × 12 pixels with a border of one, 13 columns are
-    computed for each row instead of 14.
-    """
-    taps = np.unique(right)
-    reach = {int(phase): out_width + int(taps[taps % stride == phase].max()) // stride for phase in taps % stride}
-    longest = max(reach.values(), default=out_width)
-    pitch = out_width
-    for phase, columns in reach.items():
-        before = math.ceil(max(pad - phase, 0) / stride)
-        pitch = max(pitch, columns - before, min(math.ceil((width + pad - phase) / stride), columns))
-    vectors = math.ceil(out_width / lanes)
-    across = math.ceil(vectors * 2 / _TILE_VECTORS)  # tiles of two rows or more
-    tile = math.ceil(vectors / across)
-    if tile > 1 and pitch != out_width and tile * across * lanes <= _WASTE * pitch:
-        return math.ceil(longest / lanes) * lanes, 0, tile
-    return pitch, max(longest - pitch, 0), 0
-
-
 def _plane(floats: int, lanes: int) -> int:
     """Return how far apart planes stand: as vectors do, but not so that few places in the cache have to hold all."""
     floats = math.ceil(floats / lanes) * lanes
@@ -247,82 +210,241 @@ def _plane(floats: int, lanes: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Slab:
-    """How much of a result is made from one slab: `band` rows, of `strip` vectors each or of all (0), tile by tile.
+class _Frame:
+    """How the result of a convolution is made: `band` rows and `span` columns of it from one slab.
 
-    `pitch` is how far apart rows of the slab stand.
+    Vectors of pixels are summed side by side in tiles, `tile` of them in each of `tall` rows, or along the rows if that
+    is 0. `pitch` is how far apart rows of the slab stand, `spill` how far windows look past the end of the last, and
+    `turns` how often sums are moved by one pixel. If it does not pack, the image is read where it stands.
     """
 
+    packs: bool
     band: int
+    span: int
     pitch: int
-    tile: int
-    strip: int = 0
+    spill: int = 0
+    tile: int = 0
+    tall: int = 1
+    turns: int = 0
 
-    def strips(self, out_width: int, lanes: int) -> int:
-        """Return how many slabs there are side by side."""
-        return math.ceil(math.ceil(out_width / lanes) / self.strip) if self.strip else 1
+    def areas(self, out: tuple[int, int], lanes: int) -> int:
+        """Return how many slabs there are; what is read where it stands is cut into eight bands if it is large."""
+        if not self.packs:
+            return 8 if out[0] * self.pitch >= 8 * _VECTORS * lanes else 1
+        return math.ceil(out[0] / self.band) * math.ceil(out[1] / self.span)
+
+    def columns(self, image: _Image) -> Array:
+        """Return how many columns of each phase are read: in a tile none behind the last window."""
+        if self.tile:
+            return self.span + image.reach
+        # Zeros behind a row may serve the next one.
+        return np.full(len(image.phases), self.pitch)
+
+    def for_threads(self, out: tuple[int, int], threads: int, lanes: int) -> _Frame:
+        """Return lower bands, if there are fewer slabs than threads: those that share one would each pack it.
+
+        They are halves, of whole tiles, so that every sum is taken in the same order.
+        """
+        frame = self
+        while frame.tile and frame.areas(out, lanes) < threads and frame.band % (2 * frame.tall) == 0:
+            frame = replace(frame, band=frame.band // 2)
+        return frame
 
 
-def _slab(
-    out: tuple[int, int],
-    whole: _Slab,
-    reach: int | None,
-    halo: int,
-    planes: int,
-    rows: int,
-    weights: float,
-    lanes: int,
-) -> _Slab:
-    """Return how much of a result to make from one slab, for all of it to take the fewest cycles.
+@dataclass(frozen=True)
+class _Image:
+    """What a convolution reads: the phases of its padded image, and where in them each weight looks.
+
+    With a stride s the padded image is split into s × s phases, in each of which neighbours were s apart.
+    """
+
+    layer: Layer
+    size: tuple[int, int]
+    out: tuple[int, int]
+    phases: Array  # (y, x) of those that a weight reads: a stride of two over single pixels needs one of four
+    phase: Array  # of each weight, its number
+    channel: Array
+    below: Array  # and how many rows and columns from the corner of a window it looks there
+    aside: Array
+    rows: int  # of phases, that the windows of one pixel look at
+    reach: Array  # how far aside weights look, in each phase
+
+    @classmethod
+    def of(cls, layer: Layer, sample: tuple[int, ...]) -> _Image:
+        """Split what a layer reads of a sample."""
+        assert layer.window is not None
+        stride_y, stride_x = layer.window.stride
+        channel, down, right = _taps(layer)
+        key = down % stride_y * stride_x + right % stride_x
+        used = np.flatnonzero(np.bincount(key, minlength=stride_y * stride_x))
+        number = np.zeros(stride_y * stride_x, np.int64)
+        number[used] = np.arange(len(used))
+        aside = right // stride_x
+        return cls(
+            layer,
+            (sample[1], sample[2]),
+            layer.window.out((sample[1], sample[2]), layer.kernel),
+            np.stack([used // stride_x, used % stride_x], 1),
+            number[key],
+            channel,
+            down // stride_y,
+            aside,
+            len(np.unique(down * stride_x + right % stride_x)),
+            np.array([int(aside[key == one].max()) for one in used], np.int64),
+        )
+
+    @property
+    def halo(self) -> int:
+        """How many rows a band has in common with the next."""
+        return int(self.below.max(initial=0))
+
+    @property
+    def farthest(self) -> int:
+        """How far aside any weight looks."""
+        return int(self.aside.max(initial=0))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it can be read where it stands: nothing is to be padded or split."""
+        assert self.layer.window is not None
+        return (*self.layer.window.stride, *self.layer.window.padding) == (1, 1, 0, 0)
+
+    def run_bytes(self, frame: _Frame, lanes: int) -> int:
+        """Return a channel's part of what is summed side by side.
+
+        That is a run of pixels as often as weights look at other rows or phases. Of a tile they look at rows that it
+        has itself.
+        """
+        rows = self.rows + (frame.tall - 1) * len(self.phases)
+        return ((frame.tile or _VECTORS) * lanes + self.farthest) * max(rows, 1) * 4
+
+    def block(self, frame: _Frame, kernel: Kernel, lanes: int) -> int:
+        """Return how many channels are read before sums wait: those that fit the first level of the cache."""
+        layer = self.layer
+        fitting = int(_L1_SHARE * caches().l1_bytes) // self.run_bytes(frame, lanes)
+        wanted = math.ceil(_WEIGHTS_IN_BLOCK[0] / max(layer.weight.density * math.prod(layer.kernel), 1e-6))
+        blocks = math.ceil(layer.inputs / (max(fitting, wanted, 1) * kernel.spread))
+        return max(math.ceil(layer.inputs / max(blocks, 1)), 1)
+
+
+def _frame(image: _Image, kernel: Kernel, lanes: int, threads: int) -> _Frame:
+    """Return how to make the result of a convolution for it to take the fewest cycles."""
+    frames = list(_turned(image, lanes)) if kernel.aligned else []
+    if not frames and image.is_whole:
+        in_place = _Frame(False, image.out[0], image.out[1], image.size[1])
+        length = (image.out[0] - 1) * image.size[1] + image.out[1]
+        # Planes of 14 × 14 pixels begin anywhere; and a vector of few pixels would be read past their end.
+        moves = kernel.aligned and math.prod(image.size) % lanes
+        if length >= lanes and not moves:
+            return in_place
+        frames = [replace(in_place, packs=True)]
+    frames = frames or list(_straight(image, lanes))
+    ways = [replace(frame, band=band) for frame in frames for band in _bands(image, frame)]
+    found = min(ways, key=lambda frame: _cycles(image, frame, kernel, lanes))
+    return found.for_threads(image.out, threads, lanes)
+
+
+def aligns(layer: Layer, sample: tuple[int, ...], lanes: int) -> bool:
+    """Tell whether a kernel that is `aligned` reads such samples in another way than one that is not."""
+    if layer.window is None:
+        return False
+    image = _Image.of(layer, layer.image(sample))
+    return next(_turned(image, lanes), None) is not None or (image.is_whole and math.prod(image.size) % lanes > 0)
+
+
+def _bands(image: _Image, frame: _Frame) -> range:
+    """Return how many rows of the result may be made at once: what they read must fit the second level of the cache."""
+    planes = len(image.phases) * image.layer.inputs
+    fitting = int(_MOST_BAND_SHARE * caches().l2_bytes) // (max(planes * frame.pitch, 1) * 4) - image.halo
+    least = frame.tall if frame.turns else 1
+    return range(least, max(min(max(fitting, frame.tall), image.out[0]), 1) + 1)
+
+
+def _straight(image: _Image, lanes: int) -> Iterator[_Frame]:
+    """Yield the ways in which weights look aside themselves.
+
+    Rows of tiles begin as vectors do: most loads then keep to one line of the cache, and results go straight to their
+    places. But the last vector of 20 pixels repeats four. Where that is too much there are no tiles, and pixels are
+    counted along the rows. Windows then look at the zeros on the left of the next row instead of zeros on the right: of
+    12 × 12 pixels with a border of one, 13 columns are computed for each row instead of 14.
+
+    A tile of four vectors and three rows may become two, of two vectors and seven rows. Where rows are so long that a
+    few of them fill the cache, slabs may be for strips, as wide as a tile.
+    """
+    assert image.layer.window is not None
+    (height, width), stride, pad = image.out, image.layer.window.stride, image.layer.window.padding[1]
+    pitch = width
+    for (_, phase), reach in zip(image.phases, image.reach, strict=True):
+        before = math.ceil(max(pad - int(phase), 0) / stride[1])
+        pixels = math.ceil((image.size[1] + pad - int(phase)) / stride[1])
+        pitch = max(pitch, width + int(reach) - before, min(pixels, width + int(reach)))
+    vectors = math.ceil(width / lanes)
+    across = math.ceil(vectors / _LONGEST_TILE)
+    tile = math.ceil(vectors / across)
+    if tile == 1 or pitch == width or tile * across * lanes > _WASTE * pitch:
+        yield _Frame(True, height, width, pitch, max(width + image.farthest - pitch, 0))
+        return
+    for columns in (4, 2) if tile == 4 else (tile,):
+        for tall in _tile_rows(columns, lanes):
+            tiles = _Frame(True, height, width, math.ceil((width + image.farthest) / lanes) * lanes, 0, columns, tall)
+            yield tiles
+            if columns == _LONGEST_TILE < vectors and stride == (1, 1):
+                span = columns * lanes
+                yield replace(tiles, span=span, pitch=math.ceil((span + image.farthest) / lanes) * lanes)
+
+
+def _tile_rows(columns: int, lanes: int) -> tuple[int, ...]:
+    """Return how many rows a tile of so many vectors each can have: with 16 lanes go twice as many registers."""
+    vectors = (_TILE_VECTORS, 2 * _TILE_VECTORS) if lanes == 16 else (_TILE_VECTORS,)
+    return tuple(most // max(columns, 2) for most in vectors)
+
+
+def _turned(image: _Image, lanes: int) -> Iterator[_Frame]:
+    """Yield the ways in which sums move instead of loads: in strips of one tile each, whose last pixels are lost."""
+    (height, width), turns = image.out, image.farthest
+    if not 1 <= turns <= _MOST_TURNS:
+        return
+    for columns in range(turns // lanes + 1, _LONGEST_TILE + 1):
+        strips = math.ceil(width / (columns * lanes - turns))
+        span = math.ceil(width / strips)
+        # As many vectors as the pixels need that are kept and lost, and not one of which all are lost.
+        if math.ceil((span + turns) / lanes) != columns or span < (columns - 1) * lanes:
+            continue
+        for tall in _tile_rows(columns, lanes):
+            if tall <= height:
+                yield _Frame(True, height, span, columns * lanes, 0, columns, tall, turns)
+
+
+def _cycles(image: _Image, frame: _Frame, kernel: Kernel, lanes: int) -> float:
+    """Estimate what all of a result takes.
 
     A slab should fit the second level of the cache, beside what is read and written. What `halo` rows of it have in
     common with the next are packed twice; and the pixels of a band should fill tiles, or runs of vectors, the last
-    band's too: a tile of four vectors and three rows may become two, of two vectors and seven rows. Where rows are so
-    long that a few of them fill the cache, slabs may be for strips, as wide as a tile: they have `reach` columns in
-    common, if that is a number. `whole` has the pitch and the tiles of whole rows. `rows` is how many rows of the
-    weight there are, in all blocks, and `weights` how many each has on average.
+    band's too.
     """
+    layer = image.layer
+    planes = len(image.phases) * layer.inputs
+    rows = layer.weight.shape[0] * math.ceil(layer.inputs / image.block(frame, kernel, lanes))
+    weights = layer.weight.count / max(rows, 1)  # of each row, in each block
 
-    def cycles(slab: _Slab) -> float:
-        bands, rest = divmod(out[0], slab.band)
-        column = bands * of_band(slab, slab.band) + (of_band(slab, rest) if rest else 0)
-        return column * slab.strips(out[1], lanes)
-
-    def of_band(slab: _Slab, band: int) -> float:
-        if slab.tile:
-            tall = _TILE_VECTORS // slab.tile if band >= _TILE_VECTORS // slab.tile else 1
-            runs = math.ceil(band / tall) * math.ceil((slab.strip or across) / slab.tile)
-            vectors = runs * tall * slab.tile
+    def of_band(band: int) -> float:
+        if frame.tile:
+            band = max(band, frame.tall) if frame.turns else band
+            tall = frame.tall if band >= frame.tall else 1
+            runs = math.ceil(band / tall) * math.ceil((frame.span + frame.turns) / (lanes * frame.tile))
+            vectors = runs * tall * frame.tile
         else:
-            vectors = math.ceil(((band - 1) * slab.pitch + out[1]) / lanes)
+            vectors = math.ceil(((band - 1) * frame.pitch + image.out[1]) / lanes)
             runs = math.ceil(vectors / _VECTORS)
-        summing = rows * (runs * (_ROW_CYCLES + weights) + _SUM_CYCLES * weights * vectors)
-        packed = planes * (band + halo) * slab.pitch
-        crowded = 1.05 if packed * 4 > _BAND_BYTES else 1.0
-        return crowded * summing + _PACK_CYCLES * packed
+        turning = frame.turns * (_TURN_CYCLES * vectors + _LOOP_CYCLES * runs)
+        summing = runs * (_ROW_CYCLES + weights) + _SUM_CYCLES * lanes / 8 * weights * vectors + turning
+        packed = planes * (band + image.halo) * frame.pitch
+        crowded = 1.05 if packed * 4 > _BAND_SHARE * caches().l2_bytes else 1.0
+        return crowded * rows * summing + _PACK_CYCLES * packed
 
-    def heights(pitch: int) -> range:
-        fitting = _MOST_BAND_BYTES // (max(planes * pitch, 1) * 4) - halo
-        return range(1, max(min(fitting, out[0]), 1) + 1)
-
-    across = math.ceil(out[1] / lanes)
-    tiles = (4, 2) if whole.tile == 4 else (whole.tile,)
-    ways = [_Slab(band, whole.pitch, tile) for band in heights(whole.pitch) for tile in tiles]
-    if reach is not None and across > whole.tile:
-        pitch = math.ceil((whole.tile * lanes + reach) / lanes) * lanes
-        ways += [_Slab(band, pitch, whole.tile, whole.tile) for band in heights(pitch)]
-    return min(ways, key=cycles)
-
-
-def _for_threads(slab: _Slab, out: tuple[int, int], threads: int, lanes: int) -> _Slab:
-    """Return lower bands, if there are fewer slabs than threads: those that share one would pack it each for itself.
-
-    They are halves, of whole tiles, so that every sum is taken in the same order.
-    """
-    tall = _TILE_VECTORS // slab.tile if slab.tile else 0
-    while tall and math.ceil(out[0] / slab.band) * slab.strips(out[1], lanes) < threads and slab.band % (2 * tall) == 0:
-        slab = replace(slab, band=slab.band // 2)
-    return slab
+    bands, rest = divmod(image.out[0], frame.band)
+    column = bands * of_band(frame.band) + (of_band(rest) if rest else 0)
+    return column * math.ceil(image.out[1] / frame.span)
 
 
 def _panel_convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, kernels.Step]:
@@ -333,5 +455,5 @@ def _panel_convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) ->
     offset = (channel * plane_rows + down) * pitch + right
     block, segment = max(layer.inputs, 1), max(layer.weight.shape[0], 1)
     packed = pack_offsets(layer.weight, offset, channel, layer.inputs, block, segment, shared=kernel.shared)
-    plane = {"plane_rows": plane_rows, "pitch": pitch, "plane": plane_rows * pitch}
+    plane = {"plane_rows": plane_rows, "pitch": pitch, "plane": plane_rows * pitch, "span": sample[2]}
     return packed, _convolution_step(layer, sample, packed, **plane)

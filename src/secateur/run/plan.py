@@ -142,9 +142,11 @@ def _describe(entry: tuple[Sequence[int], int] | None) -> str:
 def _group(data: Any) -> Group:
     kernel = data["kernel"]
     if kernel is not None:
-        if set(kernel) != {"vectors", "spread", "shared"} or not isinstance(kernel["shared"], bool):
-            raise ValueError(f"a kernel has vectors, spread and shared, got {kernel}")
-        kernel = Kernel(_count(kernel["vectors"]), _count(kernel["spread"]), kernel["shared"])
+        kernel = {"aligned": False, **kernel}  # which earlier plans do not know
+        if set(kernel) != {"vectors", "spread", "shared", "aligned"}:
+            raise ValueError(f"a kernel has vectors, spread, shared and aligned, got {kernel}")
+        shared, aligned = _flag(kernel["shared"]), _flag(kernel["aligned"])
+        kernel = Kernel(_count(kernel["vectors"]), _count(kernel["spread"]), shared, aligned)
     if not isinstance(data["layers"], list):
         raise ValueError(f"the layers of a group are a list, got {data['layers']!r}")
     layers = tuple(_text(name) for name in data["layers"])
@@ -156,6 +158,12 @@ def _group(data: Any) -> Group:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"a name must be text, got {value!r}")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"a flag must be true or false, got {value!r}")
     return value
 
 

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from secateur.encode import load, open_archive
 from secateur.run import kernels
 from secateur.run.chain import SparseChain
-from secateur.run.layout import Kernel
+from secateur.run.layout import Kernel, aligns
 from secateur.run.network import CompiledNetwork, apply, chain_of, follow
 from secateur.run.plan import Group, Plan
 from secateur.run.simplify import flush_denormals, simplify
@@ -307,8 +307,9 @@ def _longest_fused_ms(first: Unit) -> float:
     return _FUSED_MS if first.source.meta["shape"][0] == 1 else _FUSED_MS_OF_BATCH
 
 
-def _candidates(batch: int, has_residual: bool, shared: bool, convolves: bool) -> list[Kernel]:
-    ways = [Kernel(0, spread, shared) for spread in ((1, 2) if convolves else (1,))]
+def _candidates(batch: int, has_residual: bool, shared: bool, convolves: bool, may_align: bool) -> list[Kernel]:
+    alignments = (False, True) if may_align else (False,)
+    ways = [Kernel(0, spread, shared, aligned) for aligned in alignments for spread in ((1, 2) if convolves else (1,))]
     if batch > 1 and not has_residual:
         lanes = kernels.lanes()
         ways += [Kernel(v, 1, shared) for v in (1, 2, 4, 8) if v == 1 or v * lanes < 2 * batch]
@@ -333,7 +334,8 @@ def _time_chain(run: Sequence[Unit], shared: bool) -> Group:
         return Group(names, None, race([dense])[0], math.nan)
     convolves = any(unit.layer.window is not None for unit in run)
     batch = math.prod(x.shape[:-1]) if first.layer.window is None and not first.flattens else x.shape[0]
-    ways = _candidates(batch, residual is not None, shared, convolves)
+    may_align = any(aligns(unit.layer, unit.source.meta["shape"], kernels.lanes()) for unit in run)
+    ways = _candidates(batch, residual is not None, shared, convolves, may_align)
     chains = [chain_of(run, kernel) for kernel in ways]
     calls: list[Callable[[], object]] = [dense, *(_call(chain, x, residual) for chain in chains)]
     times = race(calls)

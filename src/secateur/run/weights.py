@@ -92,7 +92,8 @@ class Packed:
 
     The rows of a segment are sorted by how many weights they have in the block, or by what they read of it. The i-th
     row of segment s in block b is number k = (s·blocks + b)·segment + i: it is order[k], and its weights are numbers
-    starts[k] to starts[k + 1] of `places`, and of `values` or `codes`.
+    starts[k] to starts[k + 1] of `places`, and of `values` or `codes`. With `turns`, the weights of a row are in
+    turns + 1 groups, and its starts are those of the groups.
 
     Or rows stand `side` by side, in slices of so many: then starts[k] is that of a slice, in which the first weights of
     all its rows come first, then the second ones. Shorter rows have zeros at their end, at place 0.
@@ -135,15 +136,18 @@ def pack_offsets(
     *,
     shared: bool = False,
     parts: Array | None = None,
+    turns: int = 0,
+    group: Array | None = None,
 ) -> Packed:
     """Order a convolution: in blocks of channels, and for each weight its offset into an image.
 
-    With `parts`, those of the image that each weight reads, rows that read the same come after each other.
+    With `parts`, those of the image that each weight reads, rows that read the same come after each other. With
+    `group`, below or equal to `turns`, the weights of a row stand in the order of their groups.
     """
     row, _ = weight.rows_and_columns()
     extent = int(offset.max(initial=0)) + 1
     blocks = math.ceil(channels / block)
-    packed = _pack(weight, row, channel // block, blocks, offset, extent, block, segment, parts)
+    packed = _pack(weight, row, channel // block, blocks, offset, extent, block, segment, parts, turns, group)
     return _with_codes(packed) if shared else packed
 
 
@@ -157,6 +161,8 @@ def _pack(
     block: int,
     segment: int,
     parts: Array | None = None,
+    turns: int = 0,
+    group: Array | None = None,
 ) -> Packed:
     rows, blocks = weight.shape[0], max(blocks, 1)
     segments = math.ceil(rows / segment)
@@ -164,20 +170,24 @@ def _pack(
     # segment lacks come last in it, and have none.
     cell = (row // segment * blocks + number).astype(np.int64) * segment + row % segment
     counts = np.bincount(cell, minlength=segments * blocks * segment).reshape(-1, segment)
-    by_cell = np.argsort(cell, kind="stable")
+    groups = turns + 1
+    fine = cell if group is None else cell * groups + group
+    by_cell = np.argsort(fine, kind="stable")
     order = None if parts is None else _by_reuse(counts, parts[by_cell], rows, blocks)
     if order is None:
         rank = counts + np.zeros_like(counts)
         if rows % segment:
             rank[-blocks:, rows % segment :] = np.iinfo(np.int64).max
         order = np.argsort(rank, axis=1, kind="stable")
-    starts = np.zeros(counts.size + 1, np.int32)
-    np.cumsum(np.take_along_axis(counts, order, 1).reshape(-1), out=starts[1:])
-    # Where each weight goes: to the start of its row there, and on by how many of the row came before it.
-    start = np.empty_like(counts)
-    np.put_along_axis(start, order, starts[:-1].reshape(counts.shape), 1)
-    ordered = cell[by_cell]
-    before = np.arange(len(cell)) - (np.cumsum(counts.reshape(-1)) - counts.reshape(-1))[ordered]
+    # Of each group of each row: how many weights it has, and where it starts.
+    each = np.bincount(fine, minlength=counts.size * groups).reshape(*counts.shape, groups)
+    starts = np.zeros(each.size + 1, np.int32)
+    np.cumsum(np.take_along_axis(each, order[:, :, None], 1).reshape(-1), out=starts[1:])
+    # Where each weight goes: to the start of its group there, and on by how many of the group came before it.
+    start = np.empty_like(each)
+    np.put_along_axis(start, order[:, :, None], starts[:-1].reshape(each.shape), 1)
+    ordered = fine[by_cell]
+    before = np.arange(len(cell)) - (np.cumsum(each.reshape(-1)) - each.reshape(-1))[ordered]
     target = start.reshape(-1)[ordered] + before
     # Two bytes for a place instead of four, where they are enough: the kernels wait for memory.
     packed = _empty(len(cell), np.uint16 if extent <= 1 << 16 else np.int32)
