@@ -51,6 +51,14 @@ struct Part {
 
     int64_t vectors() const { return (end - begin + width - 1) / width; }
 
+    // Whether its rows follow each other in the image as they do in the slab.
+    bool is_one_piece(int64_t pitch) const {
+        return stride == 1 && begin == 0 && end == pitch && below == pitch && (stop - first) * pitch >= width;
+    }
+
+    // Whether each is a part of a vector, with zeros around it.
+    bool is_short() const { return stride <= 2 && end - begin <= width && columns - begin <= width; }
+
     // Whether its rows can be packed by the vector.
     bool is_simple() const { return stride <= 2 && end - begin >= width && begin <= width && columns - end <= width; }
 };
@@ -97,6 +105,27 @@ INLINE void pack_pair(Part even, Part odd, int64_t pitch, const float* from, flo
     }
 }
 
+// Packs rows that follow each other.
+INLINE void pack_piece(const Part& part, int64_t pitch, const float* from, float* to) {
+    int64_t last = (part.stop - part.first) * pitch - width;
+    for (int64_t j = 0; j < last; j += width) store(to + j, load(from + j));
+    store(to + last, load(from + last));
+}
+
+// Packs rows of fewer pixels than a vector has lanes, where parts of vectors cost no more than whole ones.
+template <int stride>
+INLINE void pack_short(const Part& part, int64_t pitch, const float* from, float* to) {
+    int64_t begin = part.begin, pixels = part.end - begin, all = part.columns - begin;
+    int64_t reach = stride * (pixels - 1) + 1, near = std::min(reach, width);  // in the image
+    from += stride * begin;
+    for (int64_t i = part.first; i < part.stop; ++i, from += part.below, to += pitch) {
+        floats row = load_part(from, near);
+        if (stride == 2) row = every_other(row, load_part(from + width, reach - near));
+        if (begin > 0) store_part(to, row, floats{}, begin);
+        store_part(to + begin, row, row, all);
+    }
+}
+
 // Packs rows whatever their shape is.
 void pack_one_by_one(const Part& part, int64_t pitch, const float* from, float* to) {
     for (int64_t i = part.first; i < part.stop; ++i, from += part.below, to += pitch) {
@@ -127,6 +156,9 @@ INLINE void pack_plane(const Step& step, const Part& part, const float* image, f
     plane += part.to;
     clear_around(step, part, plane);
     float* to = plane + part.first * pitch;
+    if (part.is_one_piece(pitch)) return pack_piece(part, pitch, from, to);
+    if (has_masks && part.is_short() && part.end > part.begin)
+        return part.stride == 1 ? pack_short<1>(part, pitch, from, to) : pack_short<2>(part, pitch, from, to);
     if (!part.is_simple()) return pack_one_by_one(part, pitch, from, to);
     auto by = [&](auto n) __attribute__((always_inline)) {
         if (part.stride == 1)

@@ -78,6 +78,13 @@ INLINE floats load_every_other(const float* from) {
 #endif
 }
 
+// The lanes of one and two side by side whose numbers are even.
+INLINE floats every_other(floats one, floats two) {
+    ints even;
+    for (int k = 0; k < width; ++k) even[k] = 2 * k;
+    return shuffled(one, two, even);
+}
+
 struct Both {
     floats even, odd;
 };
