@@ -50,6 +50,14 @@ def parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
     return flags
 
 
+def processor() -> str:
+    """Return what the processor calls itself, as far as the system knows."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
 class Table:
     """Rows beside the number that each should reach: printed, and saved if wanted, as soon as they are measured."""
 
@@ -61,6 +69,7 @@ class Table:
             "torch": torch.__version__,
             "cpu": torch.backends.cpu.get_cpu_capability(),
             "machine": platform.machine(),
+            "processor": processor(),
         }
         self.versions: dict[str, str] = {}
         self.missing: dict[str, str] = {}

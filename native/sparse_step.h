@@ -24,9 +24,10 @@ struct Step {
     // Rows are taken in segments whose sums stay in the cache, columns (or channels) in blocks, and within both the
     // rows in the order of how many non-zeros they have there, so that the processor can foresee where loops end. The
     // i-th row of segment s in block b is number k = (s·blocks + b)·segment + i: row order[k], non-zeros starts[k] to
-    // starts[k+1]; or, where sums are turned, starts[k·(turns+1) + g] to the next for its group g. For a product with one vector rows stand `side` by side, as many as a vector has lanes: then starts
-    // are those of slices of so many rows, (segment + side − 1) / side of them for each s and b, and in a slice the
-    // first non-zeros of all its rows come first, then the second ones; shorter rows have zeros at their end.
+    // starts[k+1]; or, where sums are turned, starts[k·(turns+1) + g] to the next for its group g. For a product with
+    // one vector rows stand `side` by side, as many as a vector has lanes: then starts are those of slices of so many
+    // rows, (segment + side − 1) / side of them for each s and b, and in a slice the first non-zeros of all its rows
+    // come first, then the second ones; shorter rows have zeros at their end.
     int64_t blocks, block, segment;  // how many blocks, and the sizes of both
     int64_t side;
     const int32_t* order;
@@ -72,9 +73,9 @@ struct Step {
 namespace {
 
 // Calls body(row, starts, later) for each row of a segment, with where each group of its non-zeros in a block starts and
-// the last one ends, where rows stand alone; `later` is a row that comes soon. A body should hold copies of all it needs: a vector may be stored over anything, as
-// far as a compiler knows, and what is behind a reference is read again after every store. Rows of three weights took 70
-// cycles that way, and take 48.
+// the last one ends, where rows stand alone; `later` is a row that comes soon. A body should hold copies of all it needs:
+// a vector may be stored over anything, as far as a compiler knows, and what is behind a reference is read again after
+// every store. Rows of three weights took 70 cycles that way, and take 48.
 template <class Body>
 INLINE void over_rows(const Step& step, int64_t segment, int64_t block, Body body) {
     constexpr int64_t lead = 8;

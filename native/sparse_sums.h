@@ -22,8 +22,8 @@ namespace {
 constexpr int64_t widest = 12, widest_tile = 14;
 constexpr int64_t longest_tile = 7;  // vectors of a tile along a row, at most
 
-// How many rows a tile can have of so many vectors each: as many as fit, and twice as many where there are 32 registers. Of
-// one vector, for images of 14 × 14 and 7 × 7 pixels, half of that.
+// How many rows a tile can have of so many vectors each: as many as fit, or, with AVX-512 and its 32 registers, twice as
+// many. Of one vector, for images of 14 × 14 and 7 × 7 pixels, half of that.
 constexpr int64_t lowest(int64_t columns) { return widest_tile / std::max<int64_t>(columns, 2); }
 constexpr int64_t highest(int64_t columns) { return (width == 16 ? 2 : 1) * widest_tile / std::max<int64_t>(columns, 2); }
 

@@ -137,6 +137,23 @@ def test_the_readme_says_how_fast_networks_are_and_how_many_rows_miss(results):
     assert said in with_results((ROOT / "README.md").read_text(), results)
 
 
+def test_machines_with_longer_vectors_have_tables_and_a_sentence_of_their_own(results):
+    folder = results / "benchmarks"
+    assert "AVX-512" not in speed_sentence(results)
+    wide = {"rows": {"resnet-50, 90% zeros in convolutions, batch 1": row(3.5, 2.5, over=2.0)}, **ABOUT}
+    (folder / "sparse_networks-avx512.json").write_text(json.dumps({**wide, "processor": "Some Xeon"}))
+    (folder / "sparse_layers-avx512.json").write_text(json.dumps({"rows": LAYERS, **ABOUT}))
+    said = speed_sentence(results)
+    assert "On a machine with AVX-512: resnet-50, 90% zeros in convolutions: 3.50× at batch 1. Of" in said
+    assert "4 of 8 reach their target" in said
+    assert "4 of 6 reach their target" in said
+    assert speed_tables(results, "-avx512")[0].note.partition(". ")[0].endswith("AVX2, Some Xeon")
+    page = results_page(results)
+    assert "## Speed: convolutions" in page
+    assert "## Speed with AVX-512: convolutions" in page
+    assert "## Speed with AVX-512: is any network ever slower?" not in page
+
+
 def test_without_measurements_there_are_no_tables_and_no_sentence(tmp_path):
     assert all(grid.rows == () for grid in speed_tables(tmp_path))
     assert speed_sentence(tmp_path) == ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from secateur.atomic import write_atomically
 from secateur.experiments.presets import preset_names
 from secateur.experiments.standings import after_each_stage
-from secateur.report.speed_tables import speed_sentence, speed_tables, step_table
+from secateur.report.speed_tables import LEVELS, speed_sentence, speed_tables, step_table
 from secateur.report.tables import (
     Grid,
     coder_table,
@@ -36,7 +36,7 @@ def results_page(results: Path) -> str:
     grids += [table(results, met) for table in (rival_table, stages_table) if met]
     grids += [
         file_table(results, preset_names(), _NETWORKS),
-        *speed_tables(results),
+        *(grid for level in LEVELS for grid in speed_tables(results, level)),
         gathering_table(results),
         *(decay_table(results, network) for network in _NETWORKS),
         search_table(results, _NETWORKS),

@@ -20,9 +20,17 @@ _CONVOLUTION = re.compile(r"(?P<shape>(?:VGG|ResNet) .+), (?P<density>\d+%)")
 _CASE = re.compile(r"(?P<network>.+), (?P<density>\d+)%, batch (?P<batch>\d+)")
 
 
-def speed_tables(results: Path) -> tuple[Grid, ...]:
-    """Say how much faster sparse networks and layers are, with every row that misses its target."""
-    networks, layers = (_benchmark(results, f"sparse_{name}") for name in ("networks", "layers"))
+# Where dense kernels have vectors twice as long, all ratios are others: such machines have files of their own.
+LEVELS = {"": "Speed", "-avx512": "Speed with AVX-512"}
+
+
+def speed_tables(results: Path, level: str = "") -> tuple[Grid, ...]:
+    """Say how much faster sparse networks and layers are, with every row that misses its target.
+
+    `level` is the end of the names of files: of one of `LEVELS`.
+    """
+    title = LEVELS[level]
+    networks, layers = (_benchmark(results, f"sparse_{name}{level}") for name in ("networks", "layers"))
     threaded = {name: row for name, row in layers["rows"].items() if name.endswith(_THREADED)}
     convolutions = {
         name: row for name, row in layers["rows"].items() if name not in threaded and _CONVOLUTION.fullmatch(name)
@@ -30,17 +38,28 @@ def speed_tables(results: Path) -> tuple[Grid, ...]:
     swept, whole = _swept(networks["rows"])
     single = {name: row for name, row in layers["rows"].items() if name not in threaded | convolutions}
     return (
-        _speed_grid("Speed: whole networks", whole, networks, _AMDAHL),
-        _speed_grid("Speed: linear layers", single, layers, "The limit is that of the bytes read, at batch 1."),
-        _convolution_grid(convolutions, layers),
-        _thread_grid(threaded, layers),
-        _sweep_grid(swept, networks),
+        _speed_grid(f"{title}: whole networks", whole, networks, _AMDAHL),
+        _speed_grid(f"{title}: linear layers", single, layers, "The limit is that of the bytes read, at batch 1."),
+        _convolution_grid(f"{title}: convolutions", convolutions, layers),
+        _thread_grid(f"{title}: two threads", threaded, layers),
+        _sweep_grid(f"{title}: is any network ever slower?", swept, networks),
     )
 
 
 def speed_sentence(results: Path) -> str:
     """Say in a sentence or two how much faster whole networks are; nothing if none was measured."""
-    swept, whole = _swept(_benchmark(results, "sparse_networks")["rows"])
+    said = {level: _said(results, level) for level in LEVELS}
+    if not said[""]:
+        return ""
+    wide = f" On a machine with AVX-512: {said['-avx512']}" if said["-avx512"] else ""
+    return (
+        f"Speed of `compile_sparse` on one CPU thread, dense eager torch = 1×. {said['']}{wide} "
+        "[All of them, and those that miss](docs/results.md)."
+    )
+
+
+def _said(results: Path, level: str) -> str:
+    swept, whole = _swept(_benchmark(results, f"sparse_networks{level}")["rows"])
     found: dict[str, list[str]] = {}
     for name, row in whole.items():
         network, _, batch = name.partition(", batch ")
@@ -49,12 +68,9 @@ def speed_sentence(results: Path) -> str:
         return ""
     networks = "; ".join(f"{network}: {', '.join(speeds)}" for network, speeds in found.items())
     # Apart: a sweep has many rows that are easily reached.
-    judged = whole | _benchmark(results, "sparse_layers")["rows"]
+    judged = whole | _benchmark(results, f"sparse_layers{level}")["rows"]
     sweep = f" In a sweep of small networks over densities and batch sizes, {_sweep_result(swept)}." if swept else ""
-    return (
-        f"Speed of `compile_sparse` on one CPU thread, dense eager torch = 1×. {networks}. Of networks and layers, "
-        f"{_reached(judged)}.{sweep} [All of them, and those that miss](docs/results.md)."
-    )
+    return f"{networks}. Of networks and layers, {_reached(judged)}.{sweep}"
 
 
 def step_table(results: Path) -> Grid:
@@ -110,7 +126,7 @@ def _speed_grid(title: str, rows: Rows, measured: dict[str, Any], limit: str) ->
     return Grid(title, header, lines, f"{_conditions(rows, measured)} {_judgement(rows)} {limit}")
 
 
-def _convolution_grid(rows: Rows, measured: dict[str, Any]) -> Grid:
+def _convolution_grid(title: str, rows: Rows, measured: dict[str, Any]) -> Grid:
     """Give each shape a row, and each density a column."""
     cells: dict[str, Rows] = {}
     for name, row in rows.items():
@@ -126,20 +142,20 @@ def _convolution_grid(rows: Rows, measured: dict[str, Any]) -> Grid:
     for shape, by_density in cells.items():
         lines.append((shape, *(_result(by_density[d]) if d in by_density else "–" for d in densities)))
     note = f"{_conditions(rows, measured)} {_judgement(rows)}"
-    return Grid("Speed: convolutions", header, tuple(lines), note)
+    return Grid(title, header, tuple(lines), note)
 
 
-def _thread_grid(rows: Rows, measured: dict[str, Any]) -> Grid:
+def _thread_grid(title: str, rows: Rows, measured: dict[str, Any]) -> Grid:
     lines = tuple(
         (name.removesuffix(_THREADED), _result(row), _interval(row), _target(row), _times(row.get("limit")))
         for name, row in rows.items()
     )
     header = ("sparse, two threads over one", "speed-up", "95 % interval", "target", "limit")
     note = f"{_conditions(rows, measured, over='one thread')} {_judgement(rows)}"
-    return Grid("Speed: two threads", header, lines, note)
+    return Grid(title, header, lines, note)
 
 
-def _sweep_grid(rows: Rows, measured: dict[str, Any]) -> Grid:
+def _sweep_grid(title: str, rows: Rows, measured: dict[str, Any]) -> Grid:
     """Give each network a row: its worst density and batch size, and those that miss."""
     by_network: dict[str, Rows] = {}
     densities, batches = set(), set()
@@ -169,7 +185,7 @@ def _sweep_grid(rows: Rows, measured: dict[str, Any]) -> Grid:
         f"Densities of {_listed(densities)} % and batch sizes of {_listed(batches)}: {len(rows)} of the {possible} "
         f"combinations with a network were measured, and {_sweep_result(rows)}. {_conditions(rows, measured)}"
     )
-    return Grid("Speed: is any network ever slower?", header, tuple(lines), note)
+    return Grid(title, header, tuple(lines), note)
 
 
 def _sweep_result(rows: Rows) -> str:
@@ -248,5 +264,5 @@ def _conditions(rows: Rows, measured: dict[str, Any], over: str = "dense eager t
     told += [f"torch {measured['torch']}"] if "torch" in measured else []
     if any(_over_onnxruntime(row) is not None for row in rows.values()):
         told.append(f"ONNX Runtime {measured['engines']['onnxruntime']}")
-    told += [measured["cpu"]] if "cpu" in measured else []
+    told += [str(measured[fact]) for fact in ("cpu", "processor") if fact in measured]
     return f"Ratios over {over}, in turns in one process: {', '.join(told)}."
