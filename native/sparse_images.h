@@ -7,7 +7,8 @@
 //
 // The result is made in bands of rows, and where these are long in strips of columns. What such an area reads of the image
 // is padded and split just before, all channels or some blocks of them at a time, into a slab of the thread's own that
-// fits the second level of the cache. An image that needs neither is read where it stands.
+// fits the second level of the cache. An image that needs neither is read where it stands, if its planes begin as vectors do
+// or that does not matter.
 
 #pragma once
 
@@ -222,7 +223,8 @@ void pool_channel_by_two(const Step& step, const float* image, float* __restrict
 
 // How a convolution is cut into pieces of work: areas of the result by shares of the filters.
 class Pieces {
-    int64_t band, height, strips, span, last_left, last_top;  // where the last strip and the last band begin
+    int64_t band, height, strips, span;
+    int64_t last_left, last_top;  // where the last strip begins, and at the latest a band
 
    public:
     int64_t areas, shares;
@@ -310,11 +312,11 @@ bool convolve(const Step& step, const float* x, const float* residual, float* y,
         float* packed = staged + waiting * each;
         // Slabs of narrow strips leave room for what the thread is likely to pack next.
         int64_t later = k + threads;
-        bool asks = step.span < step.out_width && step.phase_count && pieces.shares == 1 && later < pieces.areas;
+        bool asks = !step.turns && step.span < step.out_width && step.phase_count && pieces.shares == 1 && later < pieces.areas;
         Next next = asks ? Next(step, x, pieces.area(later).top, pieces.area(later).left) : Next(step);
         for (int64_t b = 0; b < step.blocks; b += step.slab_blocks) {
-            Work work{step.packs ? packed : x + area.top * step.pitch, b, std::min(b + step.slab_blocks, step.blocks), next,
-                      residual, out};
+            int64_t stop = std::min(b + step.slab_blocks, step.blocks);
+            Work work{step.packs ? packed : x + area.top * step.pitch, b, stop, next, residual, out};
             if (step.packs) pack_area(step, x, area.top, area.left, work.first, work.stop, packed);
             with_types(step, [&](auto places, auto values) {
                 over_runs(step, area, [&](int64_t rows, int64_t columns, const Run& run) {

@@ -57,7 +57,7 @@ struct Part {
     }
 
     // Whether each is a part of a vector, with zeros around it.
-    bool is_short() const { return stride <= 2 && end - begin <= width && columns - begin <= width; }
+    bool is_short() const { return stride <= 2 && begin <= width && columns - begin <= width; }
 
     // Whether its rows can be packed by the vector.
     bool is_simple() const { return stride <= 2 && end - begin >= width && begin <= width && columns - end <= width; }
@@ -112,7 +112,7 @@ INLINE void pack_piece(const Part& part, int64_t pitch, const float* from, float
     store(to + last, load(from + last));
 }
 
-// Packs rows of fewer pixels than a vector has lanes, where parts of vectors cost no more than whole ones.
+// Packs rows of no more pixels than a vector has lanes, where parts of vectors cost no more than whole ones.
 template <int stride>
 INLINE void pack_short(const Part& part, int64_t pitch, const float* from, float* to) {
     int64_t begin = part.begin, pixels = part.end - begin, all = part.columns - begin;

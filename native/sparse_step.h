@@ -47,7 +47,7 @@ struct Step {
     int64_t plane_rows, pitch, plane, band;
     int64_t packs;        // whether planes are those of a slab, and not the image where it stands
     int64_t tile;         // how many vectors of a row of the result stand side by side in a tile; 0: there are no tiles
-    int64_t tile_rows;    // and how many rows of it, if not 1, or all below it
+    int64_t tile_rows;    // and how many rows of it; areas lower than that are made row by row, if sums do not turn
     int64_t span;         // columns of the result that are made from one slab
     int64_t turns;        // how often sums are moved by a pixel while they are taken; 0: weights look aside themselves
     int64_t slab_blocks;  // how many blocks of channels stand in a slab at once

@@ -54,8 +54,11 @@ INLINE void accumulate(floats* sums, const Place* places, Values values, int64_t
     auto add = [&](floats* to, int64_t j) __attribute__((always_inline)) {
         const float* from = opaque(base + static_cast<int64_t>(places[j]) * scale);
         float value = values.at(j);
-        IN_REGISTERS for (int i = 0; i < vectors; ++i)
-            to[i] += value * load(from + place_in_tile<columns>(i, pitch, last));
+        // An address for each row: one for each vector would not fit the registers.
+        IN_REGISTERS for (int i = 0; i < vectors; ++i) {
+            if (i && i % columns == 0) from = opaque(from + pitch);
+            to[i] += value * load(from + place_in_tile<columns>(i % columns, pitch, last));
+        }
     };
     int64_t j = begin;
     for (; j + side <= end; j += side) {

@@ -8,7 +8,8 @@
 
 #include <cstdint>
 #include <cstring>
-#ifdef __AVX512F__
+#if defined(__AVX512F__) && __BIGGEST_ALIGNMENT__ == 64
+#define HAS_MASKS
 #include <immintrin.h>
 #endif
 
@@ -120,7 +121,7 @@ INLINE floats moved_by_one(floats one, floats two) {
 }
 
 // The first lanes of a vector that stands behind another: fewer than all take as long as all where there are masks.
-#ifdef __AVX512F__
+#ifdef HAS_MASKS
 constexpr bool has_masks = true;
 INLINE floats load_part(const float* from, int64_t lanes) {
     return (floats)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << lanes) - 1), from);

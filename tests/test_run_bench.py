@@ -15,7 +15,7 @@ from secateur import models
 from secateur.measure import count_flops
 from secateur.run import Group, Kernel, Plan, bench, kernels
 from secateur.run.bench import BatchSpeed, GroupSpeed, LayerSpeed
-from secateur.run.machine import Caches, Limit, Machine, caches, machine, measure_machine
+from secateur.run.machine import Limit, Machine, machine, measure_machine
 from secateur.run.planner import compile_sparse
 from secateur.run.watch import Watch
 
@@ -45,20 +45,6 @@ def test_a_machine_is_measured_by_bytes_and_flops_over_the_shortest_time():
     # Fewer bytes in the same time are no slower memory: they get the speed of more.
     assert found.read_gbs == ((1 << 12, 2 * (1 << 14) / 1e9), (1 << 14, 2 * (1 << 14) / 1e9))
     assert (found.threads, found.gflops) == (3, 2 * 2 * 8**3 / 1e9)
-
-
-def test_the_system_is_asked_for_the_caches(tmp_path):
-    levels = [("1", "Data", "48K"), ("1", "Instruction", "32K"), ("2", "Unified", "1280K"), ("3", "Unified", "48M")]
-    for number, facts in enumerate(levels):
-        (tmp_path / f"index{number}").mkdir()
-        for name, fact in zip(("level", "type", "size"), facts, strict=True):
-            (tmp_path / f"index{number}" / name).write_text(f"{fact}\n")
-    assert caches(tmp_path) == Caches(48 << 10, 1280 << 10)
-
-
-def test_a_system_that_does_not_say_has_common_caches(tmp_path):
-    (tmp_path / "index0").mkdir()
-    assert caches(tmp_path) == Caches(32 << 10, 512 << 10)
 
 
 def test_this_machine_is_measured_once():

@@ -111,9 +111,10 @@ def _group(run: list[Unit], weights: Mapping[str, SparseWeight], batch: int) -> 
                 continue
         if together:
             last = next(one for one in run if one.name == together[-1])
+            own = 0 if last.residual is not None else vectors
             # Vectors of 16 lanes are as long as a line of the cache: unless they begin as one, they lie across two.
-            aligned = kernels.lanes() == 16
-            kernel = Kernel(0 if last.residual is not None else vectors, aligned=aligned)
+            convolves = any(one.layer.window is not None for one in run if one.name in together)
+            kernel = Kernel(own, aligned=convolves and own == 0 and kernels.lanes() == 16)
             groups.append(Group(tuple(together), kernel, math.nan, math.nan))
             together = []
     return groups

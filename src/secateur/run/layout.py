@@ -6,20 +6,20 @@ import ctypes
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from secateur.run import kernels
 from secateur.run.layers import Layer
-from secateur.run.machine import caches
 from secateur.run.weights import Array, Packed, pack_columns, pack_offsets
 
-# Of the first level of the cache, what a block of the input may take. Of the second: what a slab should take, which
-# leaves room for what is read and written beside it, and what it may; from which size on only some channels stand in
-# it, and how much of them then at most, because sums that wait for the next slab take room, too.
-_L1_SHARE = 0.75
-_BAND_SHARE, _MOST_BAND_SHARE = 0.375, 1.0
-_MOST_SLAB_SHARE, _SLAB_SHARE = 0.5, 0.3
+_L1_BYTES = 24 << 10  # what a block of the input may take of the first level of the cache
+# What a slab should take of the second level, with room for what is read and written beside it, and what it may take;
+# from which size on only some channels stand in it, and how much of them then at most, because sums that wait for the
+# next slab take room, too. Of 1.25 MB larger shares gain nothing: convolutions at 5 % take up to 10 % longer.
+_BAND_BYTES, _MOST_BAND_BYTES = 192 << 10, 512 << 10
+_MOST_SLAB_BYTES, _SLAB_BYTES = 256 << 10, 152 << 10
 # That a row should have, on average: with fewer, its waiting sums cost more than they. In a panel by its vectors.
 _WEIGHTS_IN_BLOCK = {0: 16, 1: 40, 2: 40, 4: 20, 8: 12}
 # What a row of weights takes beside them, each of them with a vector of eight pixels, packing a pixel, and moving sums
@@ -30,7 +30,7 @@ _VECTORS, _TILE_VECTORS, _LONGEST_TILE = 12, 14, 7
 _MOST_TURNS = 6  # filters that look farther aside are not worth it
 _WASTE = 1.12  # how many times as many vectors of pixels tiles may take, beside runs along the rows
 # Of a block, and of weights: from which size on, and up to which density, rows are ordered by what they read.
-_LEAST_REUSED_SHARE, _MOST_REUSED = 0.625, 0.2
+_LEAST_REUSED_BYTES, _MOST_REUSED = 20 << 10, 0.2
 _SEGMENT, _FILTERS = 512, 256  # rows, and filters, whose sums fit the second level
 _LEAST_FILTERS = 32  # that a thread should make of a run of pixels
 
@@ -95,10 +95,9 @@ def lay_out(layers: Sequence[Layer], sample: tuple[int, ...], kernel: Kernel, la
 def _linear_step(layer: Layer, kernel: Kernel, lanes: int) -> tuple[Packed, kernels.Step]:
     rows, columns = layer.weight.shape
     # The input is read in random order: what does not fit the first level of the cache is taken in parts.
-    l1_bytes = int(_L1_SHARE * caches().l1_bytes)
-    block = max(math.ceil(columns / max(math.ceil(columns * 4 / l1_bytes), 1)), 1)
+    block = max(math.ceil(columns / max(math.ceil(columns * 4 / _L1_BYTES), 1)), 1)
     if kernel.vectors:
-        fitting = l1_bytes // (4 * kernel.vectors * lanes)
+        fitting = _L1_BYTES // (4 * kernel.vectors * lanes)
         wanted = max(fitting, math.ceil(_WEIGHTS_IN_BLOCK[kernel.vectors] / max(layer.weight.density, 1e-6)))
         block = max(math.ceil(columns / math.ceil(columns / (wanted * kernel.spread))), 1) if columns else 1
     side = 1 if kernel.vectors else lanes
@@ -143,6 +142,7 @@ def _convolution(
     """Lay a convolution out for pixels side by side: weights are offsets into the phases of the padded image."""
     image = _Image.of(layer, sample)
     frame = _frame(image, kernel, lanes, threads)
+    assert not frame.turns or (frame.tall <= frame.band and frame.pitch == frame.tile * lanes)  # or sums go wrong
     packs, block = frame.packs, image.block(frame, kernel, lanes)
     phases = np.ascontiguousarray(np.stack([*image.phases.T, frame.columns(image)], 1).astype(np.int32))
     plane_rows = frame.band + image.halo if packs else sample[1]
@@ -150,16 +150,16 @@ def _convolution(
     # A slab that would fill the second level of the cache is made of some blocks at a time: 3×3 filters with a stride
     # of two take 10 to 13 % less, 512 × 14 × 14 9 %.
     slab_blocks = max(math.ceil(layer.inputs / block), 1)
-    slab_bytes, l2_bytes = len(phases) * layer.inputs * plane * 4, caches().l2_bytes
-    if packs and slab_bytes > _MOST_SLAB_SHARE * l2_bytes:
-        slab_blocks = max(int(slab_blocks * _SLAB_SHARE * l2_bytes / slab_bytes), 1)
+    slab_bytes = len(phases) * layer.inputs * plane * 4
+    if packs and slab_bytes > _MOST_SLAB_BYTES:
+        slab_blocks = max(slab_blocks * _SLAB_BYTES // slab_bytes, 1)
     held = max(min(slab_blocks * block, layer.inputs), 1)
     aside = 0 if frame.turns else image.aside
     offset = (image.phase * held + image.channel % held) * plane + image.below * frame.pitch + aside
     # What does not fit the first level of the cache, beside results, is to be read again soon: 1×1 filters of 5 % take
     # 3 to 12 % less. The more weights there are, the longer it takes to order rows, and the less is gained; panels gain
     # nothing.
-    large = block * image.run_bytes(frame, lanes) > _LEAST_REUSED_SHARE * caches().l1_bytes
+    large = block * image.run_bytes(frame, lanes) > _LEAST_REUSED_BYTES
     by_reuse = large and layer.weight.density <= _MOST_REUSED
     packed = pack_offsets(
         layer.weight,
@@ -247,7 +247,10 @@ class _Frame:
         """
         frame = self
         while frame.tile and frame.areas(out, lanes) < threads and frame.band % (2 * frame.tall) == 0:
-            frame = replace(frame, band=frame.band // 2)
+            half = frame.band // 2
+            if 0 < out[0] % half < frame.tall <= out[0] % frame.band:
+                break  # the last band would be lower than a tile
+            frame = replace(frame, band=half)
         return frame
 
 
@@ -293,12 +296,12 @@ class _Image:
             np.array([int(aside[key == one].max()) for one in used], np.int64),
         )
 
-    @property
+    @cached_property
     def halo(self) -> int:
         """How many rows a band has in common with the next."""
         return int(self.below.max(initial=0))
 
-    @property
+    @cached_property
     def farthest(self) -> int:
         """How far aside any weight looks."""
         return int(self.aside.max(initial=0))
@@ -321,7 +324,7 @@ class _Image:
     def block(self, frame: _Frame, kernel: Kernel, lanes: int) -> int:
         """Return how many channels are read before sums wait: those that fit the first level of the cache."""
         layer = self.layer
-        fitting = int(_L1_SHARE * caches().l1_bytes) // self.run_bytes(frame, lanes)
+        fitting = _L1_BYTES // self.run_bytes(frame, lanes)
         wanted = math.ceil(_WEIGHTS_IN_BLOCK[0] / max(layer.weight.density * math.prod(layer.kernel), 1e-6))
         blocks = math.ceil(layer.inputs / (max(fitting, wanted, 1) * kernel.spread))
         return max(math.ceil(layer.inputs / max(blocks, 1)), 1)
@@ -355,9 +358,9 @@ def aligns(layer: Layer, sample: tuple[int, ...], lanes: int) -> bool:
 def _bands(image: _Image, frame: _Frame) -> range:
     """Return how many rows of the result may be made at once: what they read must fit the second level of the cache."""
     planes = len(image.phases) * image.layer.inputs
-    fitting = int(_MOST_BAND_SHARE * caches().l2_bytes) // (max(planes * frame.pitch, 1) * 4) - image.halo
+    fitting = _MOST_BAND_BYTES // (max(planes * frame.pitch, 1) * 4) - image.halo
     least = frame.tall if frame.turns else 1
-    return range(least, max(min(max(fitting, frame.tall), image.out[0]), 1) + 1)
+    return range(least, max(min(fitting, image.out[0]), least) + 1)
 
 
 def _straight(image: _Image, lanes: int) -> Iterator[_Frame]:
@@ -407,7 +410,7 @@ def _turned(image: _Image, lanes: int) -> Iterator[_Frame]:
     for columns in range(turns // lanes + 1, _LONGEST_TILE + 1):
         strips = math.ceil(width / (columns * lanes - turns))
         span = math.ceil(width / strips)
-        # As many vectors as the pixels need that are kept and lost, and not one of which all are lost.
+        # As many vectors as the pixels need that are kept and lost; and all but the last are kept as a whole.
         if math.ceil((span + turns) / lanes) != columns or span < (columns - 1) * lanes:
             continue
         for tall in _tile_rows(columns, lanes):
@@ -439,7 +442,7 @@ def _cycles(image: _Image, frame: _Frame, kernel: Kernel, lanes: int) -> float:
         turning = frame.turns * (_TURN_CYCLES * vectors + _LOOP_CYCLES * runs)
         summing = runs * (_ROW_CYCLES + weights) + _SUM_CYCLES * lanes / 8 * weights * vectors + turning
         packed = planes * (band + image.halo) * frame.pitch
-        crowded = 1.05 if packed * 4 > _BAND_SHARE * caches().l2_bytes else 1.0
+        crowded = 1.05 if packed * 4 > _BAND_BYTES else 1.0
         return crowded * rows * summing + _PACK_CYCLES * packed
 
     bands, rest = divmod(image.out[0], frame.band)
@@ -455,5 +458,5 @@ def _panel_convolution(layer: Layer, sample: tuple[int, ...], kernel: Kernel) ->
     offset = (channel * plane_rows + down) * pitch + right
     block, segment = max(layer.inputs, 1), max(layer.weight.shape[0], 1)
     packed = pack_offsets(layer.weight, offset, channel, layer.inputs, block, segment, shared=kernel.shared)
-    plane = {"plane_rows": plane_rows, "pitch": pitch, "plane": plane_rows * pitch, "span": sample[2]}
+    plane = {"plane_rows": plane_rows, "pitch": pitch, "plane": plane_rows * pitch}
     return packed, _convolution_step(layer, sample, packed, **plane)

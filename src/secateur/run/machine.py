@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -34,29 +33,6 @@ class Machine:
         by_bytes = nbytes / self.bandwidth(working_set) / 1e6
         by_flops = flops / self.gflops / 1e6
         return Limit(by_bytes, "bytes") if by_bytes >= by_flops else Limit(by_flops, "flops")
-
-
-@dataclass(frozen=True)
-class Caches:
-    """What the first and the second level of a core's cache hold."""
-
-    l1_bytes: int = 32 << 10
-    l2_bytes: int = 512 << 10
-
-
-@cache
-def caches(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> Caches:
-    """Ask the system for the caches of this machine; where it does not say, they are those of most."""
-    sizes: dict[str, int] = {}
-    for index in sorted(root.glob("index*")):
-        try:
-            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
-        except OSError:
-            continue
-        if kind in ("Data", "Unified") and size.endswith("K") and size[:-1].isdecimal():
-            sizes[f"l{level}_bytes"] = int(size[:-1]) << 10
-    known = {name: size for name, size in sizes.items() if name in ("l1_bytes", "l2_bytes") and size}
-    return Caches(**known)
 
 
 @dataclass(frozen=True)
