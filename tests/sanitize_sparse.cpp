@@ -85,12 +85,21 @@ void pack(Made& made, int64_t side) {
         }
     made.order = exact(order), made.starts = exact(starts);
     step.order = made.order.get(), step.starts = made.starts.get();
+#ifdef SECATEUR_ONE_TYPE
+    step.wide = true;
+#else
     step.wide = places.empty() ? below(2) : *std::max_element(places.begin(), places.end()) > 65535 || below(2);
+#endif
     if (step.wide)
         made.wide = exact(places), step.places = made.wide.get();
     else
         made.narrow = exact(std::vector<uint16_t>(places.begin(), places.end())), step.places = made.narrow.get();
-    if (below(2)) {
+#ifdef SECATEUR_ONE_TYPE
+    bool own = true;
+#else
+    bool own = below(2);
+#endif
+    if (own) {
         made.values = exact(values), step.values = made.values.get();
         return;
     }
