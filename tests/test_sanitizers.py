@@ -37,8 +37,8 @@ def test_no_stream_makes_the_native_coders_leave_their_buffers(tmp_path, cases):
     assert 0.3 * cases < refused < cases
 
 
-# Vectors of the narrowest kind there is, and of the widest that this machine has. All kernels take minutes to build; one
-# type of weights, a quarter of them, will do where there is no time.
+# Vectors of the narrowest kind there is, and of the widest that this machine has. All kernels take minutes to build; a
+# quarter of them, for one type of weights, will do where there is no time.
 @pytest.mark.parametrize(
     ("machine", "level", "cases"),
     [
