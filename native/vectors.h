@@ -8,7 +8,7 @@
 
 #include <cstdint>
 #include <cstring>
-#if defined(__AVX512F__) && __BIGGEST_ALIGNMENT__ == 64
+#if defined(__AVX512F__)
 #define HAS_MASKS
 #include <immintrin.h>
 #endif
@@ -20,11 +20,19 @@
 
 namespace {
 
-constexpr int64_t vector_bytes = __BIGGEST_ALIGNMENT__ < 16 ? 16 : __BIGGEST_ALIGNMENT__;
+#if defined(__AVX512F__)
+constexpr int64_t vector_bytes = 64;
+#elif defined(__AVX__)
+constexpr int64_t vector_bytes = 32;
+#else
+constexpr int64_t vector_bytes = 16;
+#endif
 constexpr int64_t width = vector_bytes / sizeof(float);  // lanes of a vector
 using floats = float __attribute__((vector_size(vector_bytes)));
 using ints = int32_t __attribute__((vector_size(vector_bytes)));
-using loose_floats = float __attribute__((vector_size(vector_bytes), aligned(4), may_alias));  // anywhere in memory
+// Anywhere in memory. A typedef: of `using` Clang ignores the alignment without a word, and what is made of it crashes.
+typedef floats loose_floats __attribute__((aligned(4), may_alias));
+static_assert(alignof(loose_floats) == 4);
 
 // The same address, of which a compiler does not know what it is made of: it would keep one address for each of several
 // vectors side by side otherwise, and read them from the stack for every row of weights.
@@ -56,11 +64,11 @@ INLINE floats shuffled(floats one, floats two, ints places) {
 INLINE floats load(const float* from) { return *reinterpret_cast<const loose_floats*>(from); }
 INLINE void store(float* to, floats x) { *reinterpret_cast<loose_floats*>(to) = x; }
 
-#if __BIGGEST_ALIGNMENT__ == 32 && defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+#if defined(__AVX__) && !defined(__AVX512F__) && defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
 #define SHUFFLES_HALVES  // which registers of eight lanes do in one step, while it takes three across their halves
 
 INLINE floats load_halves(const float* low, const float* high) {
-    using half = float __attribute__((vector_size(16), aligned(4), may_alias));
+    typedef float half __attribute__((vector_size(16), aligned(4), may_alias));
     half one = *reinterpret_cast<const half*>(low), other = *reinterpret_cast<const half*>(high);
     return __builtin_shufflevector(one, other, 0, 1, 2, 3, 4, 5, 6, 7);
 }

@@ -261,9 +261,10 @@ def test_gradients_may_be_expanded_and_are_made_only_on_demand(generator):
     both = native.theta_backward(grad, 0.0, weight, threshold, ALPHA, True, True)
     dense = native.theta_backward(grad.contiguous(), 0.0, weight, threshold, ALPHA, True, False)
     slope = native.theta_backward(grad.t().contiguous().t(), 0.0, weight, threshold, ALPHA, False, True)
-    assert torch.equal(both[0], dense[0])
+    # Not to the bit: a compiler may fuse additions in one of them and not in the other.
+    assert_close(both[0], dense[0], rtol=1e-6, atol=0)
     assert dense[1] is None
-    assert torch.equal(both[1], slope[1])
+    assert_close(both[1], slope[1], rtol=1e-6, atol=0)
     assert slope[0] is None
 
 

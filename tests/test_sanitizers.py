@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+CLANG = shutil.which("clang++")
+COMPILER = os.environ.get("CXX") or shutil.which("g++") or CLANG
 
 pytestmark = pytest.mark.skipif(
     COMPILER is None or not (ROOT / "native").exists(), reason="needs a C++ compiler and the sources"
 )
 
 
-def build(program: Path, *arguments: str | Path) -> None:
+def build(program: Path, *arguments: str | Path, compiler: str | None = COMPILER) -> None:
     flags = ["-std=c++17", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wno-psabi"]
-    built = subprocess.run([COMPILER, *flags, *arguments, "-o", program], capture_output=True, text=True)
+    built = subprocess.run([compiler, *flags, *arguments, "-o", program], capture_output=True, text=True)
     if "cannot find" in built.stderr and "san" in built.stderr:
         pytest.skip("the compiler has no sanitizers")
     assert built.returncode == 0, built.stderr
@@ -51,3 +52,11 @@ def test_no_chain_of_sparse_layers_leaves_its_buffers(tmp_path, machine, level, 
     program = tmp_path / "sanitize"
     build(program, *level.split(), machine, ROOT / "tests/sanitize_sparse.cpp")
     assert run(program, cases) == f"{cases} cases\n"
+
+
+@pytest.mark.skipif(CLANG is None or COMPILER == CLANG, reason="needs Clang beside another compiler")
+def test_clang_builds_the_same_kernels(tmp_path):
+    program = tmp_path / "sanitize"
+    source = ROOT / "tests/sanitize_sparse.cpp"
+    build(program, "-O0", "-DSECATEUR_ONE_TYPE", "-march=native", source, compiler=CLANG)
+    assert run(program, 1_000) == "1000 cases\n"
