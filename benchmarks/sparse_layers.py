@@ -9,7 +9,7 @@ by the wall clock, both sparse.
 from collections.abc import Iterator
 
 import torch
-from sparse_rivals import Table, check, compare, parser
+from sparse_rivals import Table, check, parser
 from torch import Tensor, nn
 
 import secateur
@@ -107,7 +107,7 @@ def measure_threads(table: Table) -> None:
             check(name, run(x), prepare("eager", layer, x).run(x))
             runs[f"threads {threads}"] = on_threads(threads, run)
         # By the wall: the time of the calling thread says nothing about the other.
-        row = compare(runs, x, "threads 2", repeats=table.options.repeats, threads=2, clock="wall")
+        row = table.compare(name, runs, x, "threads 2", repeats=table.options.repeats, threads=2, clock="wall")
         reached = row["speedup"] >= TWO_THREADS_AT_LEAST
         row |= {"at_least": TWO_THREADS_AT_LEAST, "limit": TWO_THREADS_LIMIT, "reached": reached}
         table.add(name, row)
@@ -128,9 +128,10 @@ def main() -> None:
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
     table = Table(options)
-    measure_linear(table)
-    measure_convolutions(table)
-    measure_threads(table)
+    for _ in range(options.passes):
+        measure_linear(table)
+        measure_convolutions(table)
+        measure_threads(table)
     table.finish()
 
 

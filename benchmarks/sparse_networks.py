@@ -178,9 +178,10 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
-    measure_lenets(table)
-    measure_large(table)
-    measure_sweep(table)
+    for _ in range(table.options.passes):
+        measure_lenets(table)
+        measure_large(table)
+        measure_sweep(table)
     table.finish()
 
 

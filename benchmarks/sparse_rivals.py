@@ -25,13 +25,20 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 TOLERANCE = 1e-4  # of the largest answer
 
 Row = dict[str, object]
+Times = dict[str, list[float]]  # of each rival, turn by turn
 
 
 def parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
     """Return the flags that both benchmarks share."""
     flags = argparse.ArgumentParser(description=description)
     flags.add_argument("--only", default="", help="a regular expression: only the rows whose name it is found in")
-    flags.add_argument("--repeats", type=int, default=repeats, help="turns of each rival")
+    flags.add_argument("--repeats", type=int, default=repeats, help="turns of each rival, in each pass")
+    flags.add_argument(
+        "--passes",
+        type=int,
+        default=1,
+        help="how often to go through the table: neighbours on a shared machine come and go within seconds",
+    )
     flags.add_argument(
         "--clock",
         choices=CLOCKS,
@@ -64,6 +71,7 @@ class Table:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.rows: dict[str, Row] = {}
+        self._times: dict[str, Times] = {}  # of the rows of this process, from all passes so far
         self.about = {
             "secateur": versions()["secateur"],
             "torch": torch.__version__,
@@ -75,6 +83,7 @@ class Table:
         self.missing: dict[str, str] = {}
         if options.add:
             self._continue()
+        self._kept = frozenset(self.rows)
         self._has_printed = False
 
     def _continue(self) -> None:
@@ -96,7 +105,7 @@ class Table:
 
     def wants(self, name: str) -> bool:
         """Tell whether a row is wanted and not there yet."""
-        return name not in self.rows and re.search(self.options.only, name) is not None
+        return name not in self._kept and re.search(self.options.only, name) is not None
 
     def engines(self, model: nn.Module, x: Tensor) -> dict[str, Engine]:
         """Make the dense rivals ready, and remember why one cannot be had."""
@@ -134,7 +143,8 @@ class Table:
         check(name, sparse.run(x), eager.run(x))
         runs = {"eager": eager.run, "sparse": sparse.run, **{rival: engine.run for rival, engine in engines.items()}}
         repeats, threads = repeats or self.options.repeats, torch.get_num_threads()
-        row = compare(runs, x, "sparse", repeats=repeats, threads=threads, clock=self.options.clock)
+        row = self.compare(name, runs, x, "sparse", repeats=repeats, threads=threads, clock=self.options.clock)
+        plan_s = max(plan_s, self.rows[name]["plan_s"] if row["passes"] > 1 else 0.0)
         row |= {"at_least": at_least, "limit": limit, "plan_s": plan_s, **facts}
         row["keeps_layers"] = [type(each) for each in fast.modules()] == [type(each) for each in model.modules()]
         wanted = at_least
@@ -149,6 +159,35 @@ class Table:
         if at_least >= 2 and "onnxruntime" in engines:
             row["reached"] &= row["over"]["onnxruntime"]["ratio"] > 1
         return self.add(name, row)
+
+    def compare(
+        self, name: str, runs: Mapping[str, Run], x: Tensor, ours: str, *, repeats: int, threads: int, clock: str
+    ) -> Row:
+        """Time `runs` in turns: how many times as fast one of them is as each of the others, the first above all.
+
+        Ratios are taken within a turn, and the median over the turns of all passes counts, with its 95 % interval. The
+        row says how it was measured: how many turns, of how many calls, on how many threads at most, by which clock.
+        """
+        new, calls = take_turns(runs, x, repeats, clock)
+        before = self._times.get(name, {})
+        times = self._times[name] = {rival: before.get(rival, []) + own for rival, own in new.items()}
+        over = {}
+        for rival, theirs in times.items():
+            if rival != ours:
+                ratios = [their / our for their, our in zip(theirs, times[ours], strict=True)]
+                over[rival] = {"ratio": statistics.median(ratios), "interval": median_interval(ratios)}
+        base = next(iter(runs))
+        return {
+            "ms": {rival: statistics.median(own) for rival, own in times.items()},
+            "speedup": over[base]["ratio"],
+            "interval": over[base]["interval"],
+            "over": over,
+            "repeats": len(times[ours]),
+            "passes": self.rows[name]["passes"] + 1 if before else 1,
+            "calls_per_turn": calls,
+            "threads": threads,
+            "clock": clock,
+        }
 
     def add(self, name: str, row: Row) -> Row:
         """Add a row that holds `speedup`, `interval`, `at_least` and `reached`; print it and save the table."""
@@ -192,30 +231,10 @@ def check(name: str, answer: Tensor, expected: Tensor) -> None:
         raise SystemExit(f"{name}: {error}") from error
 
 
-def compare(runs: Mapping[str, Run], x: Tensor, ours: str, *, repeats: int, threads: int, clock: str) -> Row:
-    """Time `runs` in turns: how many times as fast one of them is as each of the others, the first above all.
-
-    Ratios are taken within a turn, and the median over the turns counts, with its 95 % interval. The row says how it
-    was measured: how many turns, of how many calls, on how many threads at most, by which clock.
-    """
-    base = next(iter(runs))
+def take_turns(runs: Mapping[str, Run], x: Tensor, repeats: int, clock: str) -> tuple[Times, dict[str, int]]:
+    """Time `runs` in turns: the milliseconds of a call, in each turn, and how many calls a turn has."""
     with torch.inference_mode():  # once, and not in every call of a small network
         calls = {name: calls_per_turn(partial(run, x), CLOCKS[clock]) for name, run in runs.items()}
         turns = {name: turn(partial(run, x), calls[name]) for name, run in runs.items()}
         found = compare_latency(turns, repeats=repeats, warmup=3, clock=CLOCKS[clock], calls=calls)
-    times = {name: comparison.latency.times_ms for name, comparison in found.items()}
-    over = {}
-    for name in runs:
-        if name != ours:
-            ratios = [theirs / mine for theirs, mine in zip(times[name], times[ours], strict=True)]
-            over[name] = {"ratio": statistics.median(ratios), "interval": median_interval(ratios)}
-    return {
-        "ms": {name: comparison.latency.median_ms for name, comparison in found.items()},
-        "speedup": over[base]["ratio"],
-        "interval": over[base]["interval"],
-        "over": over,
-        "repeats": repeats,
-        "calls_per_turn": calls,
-        "threads": threads,
-        "clock": clock,
-    }
+    return {name: list(comparison.latency.times_ms) for name, comparison in found.items()}, calls

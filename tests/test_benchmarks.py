@@ -80,6 +80,25 @@ def test_a_row_says_how_it_was_measured_and_what_it_is_judged_by(tmp_path):
     assert measured.options.repeats == 6  # one row's turns are not the next one's
 
 
+def test_passes_are_taken_together(tmp_path, monkeypatch):
+    path, passes = tmp_path / "table.json", iter([[2.0] * 6, [4.0] * 7])
+
+    def take_turns(runs, x, repeats, clock):
+        eager = next(passes)
+        return {"eager": eager, "sparse": [1.0] * len(eager)}, dict.fromkeys(runs, 1)
+
+    monkeypatch.setattr("sparse_rivals.take_turns", take_turns)
+    model, x = random_zeros_(nn.Linear(40, 30).eval(), 0.1), torch.randn(2, 40)
+    measured = table(path)
+    first = measured.measure("a", model, x, at_least=3.0, engines={})
+    assert (first["speedup"], first["repeats"], first["passes"], first["reached"]) == (2.0, 6, 1, False)
+    assert measured.wants("a")  # until the last pass
+    second = measured.measure("a", model, x, at_least=3.0, engines={})
+    assert (second["speedup"], second["repeats"], second["passes"], second["reached"]) == (4.0, 13, 2, True)
+    assert second["plan_s"] >= first["plan_s"]
+    assert json.loads(path.read_text())["rows"]["a"]["ms"] == {"eager": 4.0, "sparse": 1.0}
+
+
 def test_every_row_is_in_the_file_as_soon_as_it_is_measured(tmp_path):
     path, rows = tmp_path / "below" / "table.json", {}
     interrupted = table(path)

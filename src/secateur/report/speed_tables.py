@@ -259,7 +259,9 @@ def _listed(values: Iterable[int], last: str = "and") -> str:
 def _conditions(rows: Rows, measured: dict[str, Any], over: str = "dense eager torch") -> str:
     """Say how rows were measured: what they say themselves, and the versions of their file."""
     clocks = {"cpu": "CPU time of the calling thread", "wall": "wall clock"}
-    told = [f"medians of {_listed((row['repeats'] for row in rows.values()), 'or')} turns"]
+    passes = max((row.get("passes", 1) for row in rows.values()), default=1)
+    several = f" in up to {passes} passes" if passes > 1 else ""
+    told = [f"medians of {_listed((row['repeats'] for row in rows.values()), 'or')} turns{several}"]
     told += [clocks[clock] for clock in sorted({row["clock"] for row in rows.values()})]
     told += [f"torch {measured['torch']}"] if "torch" in measured else []
     if any(_over_onnxruntime(row) is not None for row in rows.values()):
