@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -63,6 +64,14 @@ def test_probabilities_are_the_softmax_of_what_the_network_says(name):
     assert sorted(guess.label for guess in answer.guesses) == list(range(10))
     for guess in answer.guesses:
         assert guess.probability == pytest.approx(wanted[guess.label].item(), rel=1e-5)
+
+
+def test_a_name_that_is_no_text_is_spelled_out():
+    for name, band in ((b"a\xff.png", 3), (b"b.png", 7)):
+        picture("plain.png", band).rename(os.fsdecode(name))
+    answers = [*predict(Path("model.cut"), [Path()])]
+    assert [answer.picture for answer in answers] == ["a\\xff.png", "b.png"]
+    assert labels(answers) == [3, 7]
 
 
 def test_the_likeliest_classes_come_first_and_no_more_than_asked_for():

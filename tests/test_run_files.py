@@ -12,7 +12,7 @@ import secateur
 from secateur import models
 from secateur.encode import Archive
 from secateur.encode.container import Architecture
-from secateur.run import Group, Kernel, SparseChain, compile_sparse, load_sparse, planner
+from secateur.run import Group, Kernel, SparseChain, compile_sparse, files, load_sparse, planner
 from secateur.run.simplify import fold
 from secateur.run.tracing import note_shapes
 from secateur.run.units import units
@@ -46,6 +46,17 @@ def test_a_file_answers_as_its_dense_network_does(tmp_path, images, name, batch,
     with torch.no_grad():
         for size in (1, batch, 70):
             assert_close(network(images[:size]), model(images[:size]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("room", "panels"), [(16 << 20, True), (1 << 20, False)])
+def test_images_that_are_too_large_do_not_stand_side_by_side(tmp_path, images, monkeypatch, room, panels):
+    model = pruned("lenet-5", 0.1)
+    secateur.save(model, tmp_path / "model.cut")
+    monkeypatch.setattr(files, "_PANEL_BYTES", room)  # as LeNet-5's are to the default, VGG-16's are to this
+    network = load_sparse(tmp_path / "model.cut", batch=64)
+    assert {group.kernel.vectors > 0 for group in network.plan.groups} == {panels}
+    with torch.no_grad():
+        assert_close(network(images), model(images), rtol=1e-4, atol=1e-4)
 
 
 def test_no_sparse_layer_is_ever_dense(tmp_path, monkeypatch):

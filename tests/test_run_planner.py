@@ -6,6 +6,8 @@ Timing decides what runs sparse, so that every test here decides in its place.
 import copy
 import inspect
 import io
+import pickle
+import sys
 import threading
 
 import pytest
@@ -614,6 +616,7 @@ def test_where_the_whole_does_not_win_the_network_keeps_its_own_classes(name, mo
     monkeypatch.setattr(planner, "race", lambda calls, **more: [1.0, 1.0] if "most" in more else part(calls))
     compiled = compile_sparse(model, inputs)
     assert [type(module) for module in compiled.modules()] == [type(module) for module in model.modules()]
+    assert all(len(group.layers) == 1 and group.kernel is None for group in compiled.plan.groups)  # nothing is joined
 
 
 def test_a_part_that_comes_out_differently_is_not_kept(monkeypatch):
@@ -677,6 +680,20 @@ def test_units_that_nobody_reads_are_removed(sparse_wins):
     x = torch.randn(5, 6)
     compiled = compile_sparse(model, x)
     assert [shape for shape, _ in compiled.plan.weights.values()] == [(3, 6), (3, 3)]
+    with torch.no_grad():
+        assert_same(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("flatten", [nn.Flatten(), nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Dropout())])
+def test_filters_that_no_linear_layer_reads_are_removed(flatten, sparse_wins):
+    pixels = 36 if isinstance(flatten, nn.Flatten) else 9
+    model = sparsened(nn.Sequential(nn.Conv2d(2, 5, 3), nn.ReLU(), flatten, nn.Linear(5 * pixels, 4)), 0.6).eval()
+    with torch.no_grad():
+        model[3].weight.view(4, 5, pixels)[:, 1] = 0  # read by no one
+        model[0].weight[3], model[0].bias[3] = 0, 0  # always zero
+    x = torch.randn(5, 2, 8, 8)
+    compiled = compile_sparse(model, x)
+    assert [shape for shape, _ in compiled.plan.weights.values()] == [(3, 2, 3, 3), (4, 3 * pixels)]
     with torch.no_grad():
         assert_same(compiled(x), model(x))
 
@@ -753,11 +770,30 @@ def test_a_state_that_the_network_changes_stays_the_callers(sparse_wins):
 
         def forward(self, x: Tensor) -> Tensor:
             self.calls.add_(1)
-            return self.layer(x)
+            return self.layer(x) + self.calls
 
-    model = sparsened(Counting())
-    compile_sparse(model, torch.randn(2, 6))
+    model, x = sparsened(Counting()), torch.randn(2, 6)
+    compiled = compile_sparse(model, x)
     assert model.calls == 0
+    assert chains(compiled)
+    for calls in (1, 2):  # and the compiled network begins with the same
+        with torch.no_grad():
+            assert_same(compiled(x), model.layer(x) + calls)
+
+
+def test_a_state_that_a_network_of_its_own_layers_has_is_that_of_the_network(dense_wins):
+    class Averaging(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls = self.calls + 1
+            return self.layer(x) if self.calls > 0 else x
+
+    compiled = compile_sparse(sparsened(Averaging()), torch.randn(2, 6))
+    assert compiled.calls == 0
 
 
 def test_an_example_that_the_network_changes_stays_the_callers(sparse_wins):
@@ -775,6 +811,155 @@ def test_an_example_that_the_network_changes_stays_the_callers(sparse_wins):
     assert torch.equal(x, given)
     assert chains(compiled)
     assert_same(compiled(x.clone()), model(x.clone()).detach())
+
+
+def test_a_network_that_changes_its_input_is_timed_on_the_example(sparse_wins):
+    class Next(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.layer = nn.Embedding(11, 6), nn.Linear(6, 3)
+
+        def forward(self, numbers: Tensor) -> Tensor:
+            return self.layer(self.table(numbers.add_(1)))  # the second time out of the table
+
+    model, numbers = sparsened(Next()), torch.arange(10)
+    compiled = compile_sparse(model, numbers)
+    assert chains(compiled)
+    with torch.no_grad():
+        assert_same(compiled(numbers.clone()), model(numbers.clone()))
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 16), (4, 1, 16)])
+def test_flattening_other_dimensions_is_not_taken_for_making_vectors(shape, sparse_wins):
+    class Merging(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x.flatten(end_dim=1))
+
+    model = sparsened(Merging())
+    compiled = compile_sparse(model, torch.randn(shape))
+    assert chains(compiled)
+    for x in (torch.randn(shape), torch.randn(2, 3, 16)):
+        with torch.no_grad():
+            assert_same(compiled(x), model(x))
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: x.view(-1, 20), lambda x: x.reshape((-1, 20)), lambda x: torch.reshape(x, shape=(-1, 20))]
+)
+def test_a_view_of_so_many_features_takes_what_it_took(view, sparse_wins):
+    class Viewing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(20, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(view(x))
+
+    model = sparsened(Viewing())
+    compiled = compile_sparse(model, torch.randn(6, 4, 5))
+    assert chains(compiled)
+    for shape in ((6, 4, 5), (4, 5), (20,), (3, 2, 4, 5), (3, 40)):
+        x = torch.randn(shape)
+        with torch.no_grad():
+            assert_same(compiled(x), model(x))
+    with pytest.raises(ValueError, match="takes 20 features, got an input of shape"):
+        compiled(torch.randn(3, 7))
+
+
+def test_an_attribute_called_plan_is_refused_however_it_is_made():
+    class Planned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.plan = nn.Linear(6, 3), (16, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x)
+
+    with pytest.raises(ValueError, match='a part called "plan"'):
+        compile_sparse(Planned(), torch.randn(2, 6))
+    again = compile_sparse(nn.Sequential(nn.Linear(6, 3)), torch.randn(2, 6))  # stays dense, and has a plan of ours
+    compile_sparse(again, torch.randn(2, 6))
+
+
+def test_a_network_that_asks_what_its_layers_are_keeps_them(sparse_wins):
+    class Asking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            assert isinstance(self.layer, nn.Linear)
+            return self.layer(x) if x.sum() < 1e9 else x
+
+    assert not chains(compile_sparse(sparsened(Asking()), torch.randn(2, 6)))
+
+
+def test_a_residual_that_wants_a_gradient_is_refused(sparse_wins):
+    class Adding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.layer(x) + y
+
+    x, y = torch.randn(2, 6), torch.randn(2, 3)
+    compiled = compile_sparse(sparsened(Adding()), (x, y))
+    assert chains(compiled)
+    for _ in range(2):  # also once the shape is known
+        with pytest.raises(RuntimeError, match="no gradients"):
+            compiled(x, y.clone().requires_grad_())
+        compiled(x, y)
+
+
+def test_denormals_are_gone_wherever_weights_stay_dense(sparse_wins):
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.memory, self.layer = nn.LSTM(6, 5), nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y, _ = self.memory(x)
+            return self.layer(y) if y.sum() < 1e9 else y
+
+    model, x = sparsened(Recurrent()), torch.randn(4, 2, 6)
+    with torch.no_grad():
+        model.memory.weight_ih_l0[0, 0] = 1e-40
+    compiled = compile_sparse(model, x)
+    assert chains(compiled)
+    assert compiled.memory.weight_ih_l0[0, 0] == 0 != model.memory.weight_ih_l0[0, 0]
+    with torch.no_grad():
+        assert_same(compiled(x), model(x))
+
+
+def test_threads_that_compile_at_once_wait_for_each_other():
+    model, x = sparsened(nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3))), torch.randn(2, 6)
+    call, failures = nn.Module.__call__, []
+
+    def compile_often() -> None:
+        try:
+            for _ in range(3):
+                pickle.loads(pickle.dumps(copy.deepcopy(compile_sparse(model, x))))
+        except BaseException as error:
+            failures.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=compile_often) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failures
+    assert nn.Module.__call__ is call  # what torch.fx puts there while it traces is gone
+    model(x)
 
 
 def test_siblings_are_refused():

@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from secateur.symbolic import symbolic_trace
+
 # What acts on each number alone, and what acts on the pixels of an image: neither mixes the channels of a convolution.
 _EACH = {
     *(torch.relu, torch.tanh, torch.sigmoid, "relu", "tanh", "sigmoid", "contiguous"),
@@ -52,7 +54,7 @@ class HiddenUnits:
 def hidden_units(model: nn.Module) -> list[HiddenUnits]:
     """Find the units between two layers of `model`, in the order of its forward pass."""
     try:
-        graph = fx.symbolic_trace(model).graph
+        graph = symbolic_trace(model).graph
     except Exception:  # a forward may raise anything when it is given a tracer
         return []
     layers = dict(model.named_modules())

@@ -366,7 +366,7 @@ def _alone(
         if len(group.layers) == 1 or shape is None:
             continue
         for name, layer, sample in zip(group.layers, chain.layers(), _samples(chain, shape), strict=True):
-            alone = SparseChain([layer], chain.kernel, flattens=_vectors(layer, sample) == 1)
+            alone = SparseChain([layer], chain.kernel, flattens="samples" if _vectors(layer, sample) == 1 else None)
             calls[name] = (alone, torch.randn(shape[0], *sample))
     return calls
 

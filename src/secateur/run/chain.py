@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from secateur.run import kernels
-from secateur.run.layers import Activation, Layer, Pool, Window
+from secateur.run.layers import Activation, Flattens, Layer, Pool, Window
 from secateur.run.layout import Kernel, LaidOut, lay_out
 from secateur.run.weights import Array, SparseWeight
 
 _SIZES_KEPT = 32  # shapes of samples that a chain stays laid out for
+_NO_GRADIENTS = "a compiled network has no gradients: call it under torch.no_grad()"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class _Spec:
 class SparseChain(nn.Module):
     """Sparse layers, one after the other, as one call into the native library; for inference.
 
-    With `flattens`, samples of any shape are read as vectors. `residual` is added before the last activation. `names`
+    With `flattens`, inputs of any shape are read as vectors. `residual` is added before the last activation. `names`
     are those of the layers in the network that they come from.
     """
 
@@ -39,7 +40,7 @@ class SparseChain(nn.Module):
         layers: Sequence[Layer],
         kernel: Kernel | None = None,
         *,
-        flattens: bool = False,
+        flattens: Flattens | None = None,
         names: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
@@ -119,7 +120,7 @@ class SparseChain(nn.Module):
             traced: Tensor = x.tracer.create_proxy("call_method", "forward", (own, *given), {})
             return traced
         if x.requires_grad and torch.is_grad_enabled():
-            raise RuntimeError("a compiled network has no gradients: call it under torch.no_grad()")
+            raise RuntimeError(_NO_GRADIENTS)
         first = self._specs[0]
         if not x.is_cpu or x.dtype is not torch.float32:
             raise TypeError(f"a compiled network takes float32 on the CPU, got {x.dtype} on {x.device}")
@@ -140,7 +141,7 @@ class SparseChain(nn.Module):
             return y
         if self._call is None:
             added_to = None if residual is None else residual.view(batch, *out)
-            return self._twin(x.view(batch, *sample), added_to).view(y.shape)
+            return self._twin(x.view(batch, *sample), added_to).reshape(y.shape).contiguous()
         threads = torch.get_num_threads()
         prepared = self._prepare(sample, 1 if batch >= threads else threads)  # which share samples if they can
         if len(self._known) >= _SIZES_KEPT:
@@ -167,6 +168,8 @@ class SparseChain(nn.Module):
 
     def _checked(self, residual: Tensor) -> Tensor:
         """Refuse a residual that the kernels would not read as what it is."""
+        if residual.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(_NO_GRADIENTS)
         if not residual.is_cpu or residual.dtype is not torch.float32:
             raise TypeError(f"a residual is float32 on the CPU, got {residual.dtype} on {residual.device}")
         if self._specs[-1].pool is not None:
@@ -177,6 +180,8 @@ class SparseChain(nn.Module):
         """Part the shape of an input into that of the batch and that of a sample."""
         if first.window is None:
             lead, sample = (shape[:1], shape[1:]) if self.flattens else (shape[:-1], shape[-1:])
+            if self.flattens == "features" and math.prod(shape) % first.shape[1] == 0:
+                return (math.prod(shape) // first.shape[1],), (first.shape[1],)
             if len(shape) < 1 or math.prod(sample) != first.shape[1]:
                 raise ValueError(f"the layer takes {first.shape[1]:,} features, got an input of shape {tuple(shape)}")
             return tuple(lead), tuple(sample)

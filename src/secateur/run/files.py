@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
 
 import torch
@@ -21,7 +21,9 @@ from secateur.run.simplify import fold
 from secateur.run.tracing import note_shapes, regions
 from secateur.run.units import Unit, runs, units
 from secateur.run.weights import SparseWeight
+from secateur.symbolic import TRACING
 
+_PANEL_BYTES = 16 << 20  # that a thread keeps for images between layers where nothing was timed; LeNet-5's take 8.8 MB
 DENSEST = 0.35  # layers up to here are sparse where nothing was timed: sparse kernels win there on every shape we know
 
 
@@ -34,6 +36,11 @@ def load_sparse(path: str | PathLike[str], *, batch: int = 1, max_bytes: int = M
     """
     if batch < 1:
         raise ValueError(f"batch must be ≥ 1, got {batch}")
+    with TRACING:
+        return _load(path, batch, max_bytes)
+
+
+def _load(path: str | PathLike[str], batch: int, max_bytes: int) -> nn.Module:
     with open_archive(path, max_bytes) as archive:
         stored = Plan.of_file(archive.metadata, path)
         skeleton = _skeleton(archive, path).eval()
@@ -99,6 +106,13 @@ def _density(record: Record) -> float:
     return record.coding.nonzero / max(record.size, 1)
 
 
+def _is_too_large(run: Sequence[Unit], names: Collection[str], vectors: int) -> bool:
+    """Tell whether images would take too much memory in panels: what is read, padded, and what two layers make."""
+    convolutions = [unit for unit in run if unit.name in names and unit.layer.window is not None]
+    images = [node.meta["shape"][1:] for unit in convolutions for node in (unit.source, unit.nodes[0])]
+    return 3 * max(map(math.prod, images), default=0) * vectors * kernels.lanes() * 4 > _PANEL_BYTES
+
+
 def _group(run: list[Unit], weights: Mapping[str, SparseWeight], batch: int) -> list[Group]:
     """Join neighbours that are sparse."""
     groups: list[Group] = []
@@ -111,7 +125,7 @@ def _group(run: list[Unit], weights: Mapping[str, SparseWeight], batch: int) -> 
                 continue
         if together:
             last = next(one for one in run if one.name == together[-1])
-            own = 0 if last.residual is not None else vectors
+            own = 0 if last.residual is not None or _is_too_large(run, together, vectors) else vectors
             # Vectors of 16 lanes are as long as a line of the cache: unless they begin as one, they lie across two.
             convolves = any(one.layer.window is not None for one in run if one.name in together)
             kernel = Kernel(own, aligned=convolves and own == 0 and kernels.lanes() == 16)

@@ -15,6 +15,15 @@ from torch import Tensor, nn
 from secateur.run.weights import TINY, Array, SparseWeight
 
 Activation = Literal["none", "relu", "gelu", "gelu_tanh"]
+# How a linear layer comes by vectors: each sample is one, x.flatten(1), or so many features are, x.view(-1, features).
+Flattens = Literal["samples", "features"]
+
+
+def flattened(x: Tensor, how: Flattens | None, features: int) -> Tensor:
+    """Return what a linear layer of so many features reads of x."""
+    if how is None:
+        return x
+    return x.flatten(1) if how == "samples" else x.reshape(-1, features)
 
 
 @dataclass(frozen=True)

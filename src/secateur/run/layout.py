@@ -40,7 +40,7 @@ class Kernel:
     """How a chain runs: sample by sample, or in panels of so many vector registers; and how large its blocks are.
 
     `spread` multiplies the number of columns or channels that a block would have by the size of the cache alone. With
-    `shared`, layers of at most 256 distinct values read them from a table. With `aligned`, convolutions read pixels by
+    `shared`, layers of at most 255 distinct values read them from a table. With `aligned`, convolutions read pixels by
     whole lines of the cache: images are copied for it, and sums move instead of loads.
     """
 

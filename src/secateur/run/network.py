@@ -14,6 +14,9 @@ from secateur.run.layout import Kernel
 from secateur.run.plan import Group, Plan
 from secateur.run.tracing import changes_in_place, has_hooks, module_of
 from secateur.run.units import Unit, runs
+from secateur.symbolic import TRACING
+
+_CALL = nn.Module.__call__  # as it is while nobody traces
 
 
 class CompiledNetwork(fx.GraphModule):
@@ -22,7 +25,7 @@ class CompiledNetwork(fx.GraphModule):
     def recompile(self) -> Any:
         """Make the forward pass anew from the graph."""
         code = super().recompile()
-        type(self).__call__ = nn.Module.__call__  # type: ignore[method-assign]  # each has a class of its own
+        type(self).__call__ = _CALL  # type: ignore[method-assign]  # each has a class of its own
         # A module looks for its parts last of all, which takes 2 to 5 µs where a layer has left nothing else in the
         # cache. A part that is set later is found all the same: torch takes care that a name means one thing.
         vars(self).update({name: part for name, part in self.named_children() if isinstance(part, SparseChain)})
@@ -38,7 +41,8 @@ class CompiledNetwork(fx.GraphModule):
 
 def _restore(rebuild: Callable[..., fx.GraphModule], arguments: tuple[Any, ...]) -> fx.GraphModule:
     """Make a network from its pickle, which holds the code of the forward pass: torch.fx traces it anew."""
-    plain = rebuild(*arguments)
+    with TRACING:
+        plain = rebuild(*arguments)
     plain.graph.eliminate_dead_code(_is_needed)
     made = CompiledNetwork(plain, plain.graph, type(plain).__name__)
     made.train(plain.training)

@@ -24,6 +24,7 @@ from secateur.run.plan import Group, Plan
 from secateur.run.simplify import flush_denormals, simplify
 from secateur.run.tracing import Region, fresh, note_shapes, regions
 from secateur.run.units import Unit, runs, units
+from secateur.symbolic import TRACING
 
 WIN = 1.1  # how many times faster a sparse layer must be to take the place of a dense one
 _WHOLE_WIN = 1.02  # and the whole network, to be worth a graph of its own
@@ -48,7 +49,7 @@ def compile_sparse(
     sparse where that is at least 1.1 times as fast; batch norms are folded, and layers that follow each other are
     joined to one call. Where nothing is gained, a copy of the network with its own layers is returned. What was decided
     is the attribute `plan`; given as `plan`, it is followed without timing anything. With `shared`, layers of at most
-    256 distinct values read them from a table, which takes half the memory.
+    255 distinct values read them from a table, which takes half the memory.
 
     `model` may be the path of a .cut file; a plan in its metadata, under "plan", is then followed.
     """
@@ -58,7 +59,7 @@ def compile_sparse(
     inputs = example_input if isinstance(example_input, tuple) else (example_input,)
     if plan is not None and not isinstance(plan, Plan):
         plan = Plan.load(plan)
-    with torch.no_grad():
+    with torch.no_grad(), TRACING:
         return _compile(_evaluating_copy(model), fresh(inputs), plan, shared)
 
 
@@ -72,7 +73,7 @@ def _read(
 
 
 def _require_plain(model: nn.Module) -> None:
-    if "plan" in {**model._modules, **model._parameters, **model._buffers}:
+    if hasattr(model, "plan") and not isinstance(model.plan, Plan):
         raise ValueError('the network has a part called "plan", the name of what is decided here: rename the part')
     for name, module in model.named_modules():
         if isinstance(module, SparseChain):
@@ -91,13 +92,19 @@ def _evaluating_copy(model: nn.Module) -> nn.Module:
 
 
 def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, shared: bool) -> nn.Module:
-    expected = model(*fresh(inputs))
+    given_inputs = fresh(inputs)
+    rewind = _Rewind(model)
+    expected = model(*given_inputs)
+    # What is timed may be called with the same inputs again and again, unless it writes into them.
+    again = fresh if _were_written(given_inputs) else tuple
     given = len(inputs)
     while given and inputs[given - 1] is None:  # which is what an argument is by default
         given -= 1
     found = regions(model, given, _count_inputs(model, inputs))
     calls = _record_inputs(model, inputs, found)
+    rewind()
     compiled = _evaluating_copy(model)
+    rewind_compiled = _Rewind(compiled)
     groups: list[Group] = []
     weights: dict[str, tuple[tuple[int, ...], int]] = {}
     for region in found:
@@ -114,16 +121,54 @@ def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, share
     else:
         batch = next((one.shape[0] for one in inputs if isinstance(one, Tensor) and one.dim()), 1)
         final = Plan(tuple(groups), weights, batch, torch.get_num_threads(), kernels.lanes())
-    if not any(isinstance(module, SparseChain) for module in compiled.modules()) or not _agrees(
-        lambda: compiled(*fresh(inputs)), expected
-    ):
-        return _own(model, replace(final, groups=tuple(replace(one, kernel=None) for one in final.groups)))
-    if plan is None:
-        dense_ms, compiled_ms = race([lambda: model(*inputs), lambda: compiled(*inputs)], budget_ms=400.0, most=200)
+    if any(region.path for region in found):  # elsewhere than in graphs, where they are gone already
+        flush_denormals(compiled)
+    rewind()
+    rewind_compiled()
+    chosen = compiled if any(isinstance(module, SparseChain) for module in compiled.modules()) else model
+    if chosen is compiled and not _agrees(lambda: compiled(*fresh(inputs)), expected):
+        chosen = model
+    if chosen is compiled and plan is None:
+        dense_ms, compiled_ms = race(
+            [lambda: model(*again(inputs)), lambda: compiled(*again(inputs))], budget_ms=400.0, most=200
+        )
         final = replace(final, dense_ms=dense_ms, compiled_ms=compiled_ms)
-        if dense_ms < _WHOLE_WIN * compiled_ms:
-            return _own(model, replace(final, groups=tuple(replace(one, kernel=None) for one in final.groups)))
-    return _own(compiled, final)
+        chosen = model if dense_ms < _WHOLE_WIN * compiled_ms else compiled
+    rewind()
+    rewind_compiled()
+    return _own(chosen, final if chosen is compiled else replace(final, groups=_all_dense(final.groups)))
+
+
+def _all_dense(groups: Sequence[Group]) -> tuple[Group, ...]:
+    """Return the plan of a network that keeps its own layers: nothing is joined there."""
+    return tuple(
+        Group((name,), None, *((one.dense_ms, one.sparse_ms) if len(one.layers) == 1 else (math.nan, math.nan)))
+        for one in groups
+        for name in one.layers
+    )
+
+
+class _Rewind:
+    """Sets the buffers of a model back to what they were: trying a network out may change its state."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._kept = [
+            (module, name, buffer, buffer.clone())
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+
+    def __call__(self) -> None:
+        for module, name, buffer, value in self._kept:
+            module._buffers[name] = buffer
+            buffer.copy_(value)
+
+
+def _were_written(copies: tuple[Any, ...]) -> bool:
+    """Tell whether someone wrote into what `fresh` has made."""
+    tensors = [one for one in pytree.tree_leaves(copies) if isinstance(one, Tensor)]
+    return any(one.is_inference() or one._version > 0 for one in tensors)  # the former do not count it
 
 
 def _own(model: nn.Module, plan: Plan) -> nn.Module:
@@ -138,8 +183,8 @@ def _own(model: nn.Module, plan: Plan) -> nn.Module:
 def _agrees(call: Callable[[], Any], expected: Any) -> bool:
     try:
         return _close(call(), expected)
-    except (RuntimeError, ValueError, TypeError, AttributeError):
-        return False  # a part may be used in ways that its forward does not show; or answers cannot be compared
+    except Exception:  # a part may be used in ways that its forward does not show; or answers cannot be compared
+        return False
 
 
 def _close(one: Any, two: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Guess:
 class Answer:
     """What a network says of one picture: the likeliest classes first, or else why it says nothing."""
 
-    picture: str
+    picture: str  # its name, which can be printed whatever bytes it is made of
     guesses: tuple[Guess, ...] = ()
     failure: str | None = None  # a sentence that names the picture
 
@@ -110,13 +111,19 @@ def _read_all(sources: Sequence[Path], shape: tuple[int, int, int], invert: bool
             if source != _STANDARD_INPUT and source.is_dir():
                 paths = [*data.find_pictures(source)]
         except OSError as error:
-            yield str(source), f"{source} cannot be read: {error.strerror or error}"
+            yield _printable(source), f"{_printable(source)} cannot be read: {error.strerror or error}"
             continue
         if not paths:
-            yield str(source), f"{source} is a folder without pictures ({', '.join(data.picture_suffixes())})"
+            name = _printable(source)
+            yield name, f"{name} is a folder without pictures ({', '.join(data.picture_suffixes())})"
         for path in paths:
-            name = "standard input" if path == _STANDARD_INPUT else str(path)
+            name = "standard input" if path == _STANDARD_INPUT else _printable(path)
             yield name, _read(path, name, shape, invert)
+
+
+def _printable(path: Path) -> str:
+    """Return a path as text that can be written anywhere: bytes of it that are no UTF-8 are spelled out."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _read(path: Path, name: str, shape: tuple[int, int, int], invert: bool) -> Tensor | str:

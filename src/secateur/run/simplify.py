@@ -148,20 +148,22 @@ def _shrink(units: HiddenUnits) -> None:
     bias = units.maker.bias
     silent = into == 0 if bias is None else (into == 0) & (bias.detach() == 0)
     gone = (out_of == 0) | (silent & units.keeps_zeros)
-    if not gone.any() or (isinstance(units.maker, nn.Conv2d) != isinstance(units.reader, nn.Conv2d)):
+    if not gone.any():
         return
     kept = torch.nonzero(~gone).flatten()
     if len(kept) == 0:
         kept = kept.new_zeros(1)  # a layer without units is more trouble than it costs
+    # Of a unit that is an image, a linear layer has a column for each pixel.
+    whole, read = units.reader.weight, units.read_weights()[:, kept]
+    units.reader.weight = nn.Parameter(read.reshape(len(whole), -1, *whole.shape[2:]), requires_grad=False)
     units.maker.weight = nn.Parameter(units.maker.weight.detach()[kept], requires_grad=False)
     if bias is not None:
         units.maker.bias = nn.Parameter(bias.detach()[kept], requires_grad=False)
-    units.reader.weight = nn.Parameter(units.reader.weight.detach()[:, kept].contiguous(), requires_grad=False)
-    for layer, size in (
-        (units.maker, ("out_features", "out_channels")),
-        (units.reader, ("in_features", "in_channels")),
+    for layer, size, features in (
+        (units.maker, ("out_features", "out_channels"), len(kept)),
+        (units.reader, ("in_features", "in_channels"), units.reader.weight.shape[1]),
     ):
-        setattr(layer, size[isinstance(layer, nn.Conv2d)], len(kept))
+        setattr(layer, size[isinstance(layer, nn.Conv2d)], features)
 
 
 def flush_denormals(graph: nn.Module) -> None:

@@ -14,6 +14,7 @@ from torch.fx.node import has_side_effect
 from torch.utils import _pytree as pytree
 
 from secateur.run.layers import Layer
+from secateur.symbolic import TRACING, symbolic_trace
 
 
 def trace(model: nn.Module, given: int = 1) -> fx.GraphModule | None:
@@ -26,10 +27,18 @@ def trace(model: nn.Module, given: int = 1) -> fx.GraphModule | None:
         if type(model).__module__.startswith("torch.nn") and not _has_children(model)
         else model
     )
+    state = _state(inner)
     try:
-        return _trace(inner, given)
+        graph = _trace(inner, given)
     except Exception:  # a forward may raise anything when it is given a tracer
         return None
+    # What a forward writes into its buffers is written while it is traced, and missing in the graph.
+    return graph if _state(inner) == state else None
+
+
+def _state(model: nn.Module) -> list[tuple[int, int]]:
+    """Tell which tensors the buffers are, and how often they were written to, as far as torch counts that."""
+    return [(id(buffer), 0 if buffer.is_inference() else buffer._version) for buffer in model.buffers()]
 
 
 def _trace(model: nn.Module, given: int) -> fx.GraphModule:
@@ -37,10 +46,11 @@ def _trace(model: nn.Module, given: int) -> fx.GraphModule:
     positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     fixed = [one for one in positional[given:] if one.default is not one.empty]
     if not fixed and not any(one.kind is one.KEYWORD_ONLY for one in parameters):
-        return fx.symbolic_trace(model)
+        return symbolic_trace(model)
     # Not `concrete_args`: those graphs cannot be copied without spoiling all tracing that comes after.
     tracer = _TracerOfGiven(positional[:given], fixed)
-    graph = tracer.trace(model)
+    with TRACING:
+        graph = tracer.trace(model)
     graph._tracer_cls = fx.Tracer  # who unpickles the graph traces its own forward, with all arguments
     return fx.GraphModule(model, graph, type(model).__name__)
 

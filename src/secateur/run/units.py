@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from secateur.run.layers import Activation, Layer, Pool
+from secateur.run.layers import Activation, Flattens, Layer, Pool, flattened
 from secateur.run.simplify import read_by_themselves
 from secateur.run.tracing import changes_in_place, counts_samples, has_hooks, module_of, undisturbed
 from secateur.run.weights import SparseWeight
@@ -34,7 +34,7 @@ class Unit:
     source: fx.Node
     nodes: list[fx.Node]
     residual: fx.Node | None = None
-    flattens: bool = False
+    flattens: Flattens | None = None
 
     @property
     def output(self) -> fx.Node:
@@ -43,7 +43,7 @@ class Unit:
 
     def dense(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Compute the same as the network did, with the dense layer."""
-        return self.layer.finish(self.module(x.flatten(1) if self.flattens else x), residual)
+        return self.layer.finish(self.module(flattened(x, self.flattens, self.layer.inputs)), residual)
 
 
 def units(graph: fx.GraphModule, weights: Mapping[str, SparseWeight] | None = None) -> list[Unit]:
@@ -77,22 +77,27 @@ def _take_flatten(graph: fx.GraphModule, unit: Unit) -> None:
     module = module_of(graph, node)
     flat = isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1
     if node.op in ("call_function", "call_method"):
-        arguments = (*node.args[1:], *node.kwargs.values())
-        flat = node.target in _FLATTEN and (arguments == (1,) or arguments == (1, -1))
-        flat = flat or (node.target in _RESHAPE and _keeps_samples(arguments, node.args[0], unit.layer.inputs))
+        dims = {"start_dim": 0, "end_dim": -1} | dict(zip(("start_dim", "end_dim"), node.args[1:], strict=False))
+        flat = node.target in _FLATTEN and dims | node.kwargs == {"start_dim": 1, "end_dim": -1}
     if flat:
-        unit.source, unit.flattens = node.args[0], True
+        unit.source, unit.flattens = node.args[0], "samples"
+    elif node.op in ("call_function", "call_method") and node.target in _RESHAPE:
+        arguments = (*node.args[1:], *node.kwargs.values())
+        kind = _reshapes(arguments, node.args[0], unit.layer.inputs)
+        unit.source, unit.flattens = (node.args[0], kind) if kind is not None else (node, None)
 
 
-def _keeps_samples(arguments: tuple[Any, ...], x: fx.Node, features: int) -> bool:
-    """Tell whether a reshape to (samples, features) leaves every sample its own."""
+def _reshapes(arguments: tuple[Any, ...], x: fx.Node, features: int) -> Flattens | None:
+    """Tell how a reshape makes vectors of x, if it leaves every sample its own."""
     if len(arguments) == 1 and isinstance(arguments[0], tuple | list):
         arguments = tuple(arguments[0])
     shape = x.meta.get("shape")
     if len(arguments) != 2 or shape is None or int(np.prod(shape[1:])) != features:
-        return False
+        return None
     first, second = arguments
-    return (counts_samples(first, x) and second in (-1, features)) or (first == -1 and second == features)
+    if counts_samples(first, x) and second in (-1, features):
+        return "samples"
+    return "features" if first == -1 and second == features else None
 
 
 def _take_rest(graph: fx.GraphModule, unit: Unit, order: dict[fx.Node, int], taken: set[fx.Node]) -> None:
