@@ -781,6 +781,19 @@ def test_a_state_that_the_network_changes_stays_the_callers(sparse_wins):
             assert_same(compiled(x), model.layer(x) + calls)
 
 
+def test_a_buffer_that_repeats_itself_is_left_alone(sparse_wins):
+    class Repeating(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+            self.register_buffer("more", torch.zeros(1).expand(3))  # three numbers in one place, which none can write
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) + self.more
+
+    assert chains(compile_sparse(sparsened(Repeating()), torch.randn(2, 6)))
+
+
 def test_a_state_that_a_network_of_its_own_layers_has_is_that_of_the_network(dense_wins):
     class Averaging(nn.Module):
         def __init__(self) -> None:

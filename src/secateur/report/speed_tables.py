@@ -112,7 +112,7 @@ def _speed_grid(title: str, rows: Rows, measured: dict[str, Any], limit: str) ->
     )
     lines = tuple(
         (
-            name,
+            f"{name}, {row['kept']:,} weights" if "kept" in row else name,
             *(f"{row['ms'][engine]:.3g}" for engine in ("eager", "sparse")),
             _result(row),
             _interval(row),

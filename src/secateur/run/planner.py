@@ -22,7 +22,7 @@ from secateur.run.layout import Kernel, aligns
 from secateur.run.network import CompiledNetwork, apply, chain_of, follow
 from secateur.run.plan import Group, Plan
 from secateur.run.simplify import flush_denormals, simplify
-from secateur.run.tracing import Region, fresh, note_shapes, regions
+from secateur.run.tracing import Region, fresh, note_shapes, regions, writes
 from secateur.run.units import Unit, runs, units
 from secateur.symbolic import TRACING
 
@@ -59,7 +59,8 @@ def compile_sparse(
     inputs = example_input if isinstance(example_input, tuple) else (example_input,)
     if plan is not None and not isinstance(plan, Plan):
         plan = Plan.load(plan)
-    with torch.no_grad(), TRACING:
+    # Not in inference mode, where torch does not count who writes to a tensor.
+    with torch.inference_mode(False), torch.no_grad(), TRACING:
         return _compile(_evaluating_copy(model), fresh(inputs), plan, shared)
 
 
@@ -92,11 +93,10 @@ def _evaluating_copy(model: nn.Module) -> nn.Module:
 
 
 def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, shared: bool) -> nn.Module:
-    given_inputs = fresh(inputs)
-    rewind = _Rewind(model)
-    expected = model(*given_inputs)
+    rewind, copies = _Rewind(model), fresh(inputs)
+    expected = model(*copies)
     # What is timed may be called with the same inputs again and again, unless it writes into them.
-    again = fresh if _were_written(given_inputs) else tuple
+    again = fresh if any(map(writes, pytree.tree_leaves(copies))) else tuple
     given = len(inputs)
     while given and inputs[given - 1] is None:  # which is what an argument is by default
         given -= 1
@@ -158,17 +158,15 @@ class _Rewind:
             for name, buffer in module._buffers.items()
             if buffer is not None
         ]
+        self._writes = [writes(buffer) for _, _, buffer, _ in self._kept]
 
     def __call__(self) -> None:
-        for module, name, buffer, value in self._kept:
+        for k, (module, name, buffer, value) in enumerate(self._kept):
             module._buffers[name] = buffer
-            buffer.copy_(value)
-
-
-def _were_written(copies: tuple[Any, ...]) -> bool:
-    """Tell whether someone wrote into what `fresh` has made."""
-    tensors = [one for one in pytree.tree_leaves(copies) if isinstance(one, Tensor)]
-    return any(one.is_inference() or one._version > 0 for one in tensors)  # the former do not count it
+            # Only what was written to: a buffer may be a view of fewer numbers, which nobody can write.
+            if writes(buffer) != self._writes[k]:
+                buffer.copy_(value)
+                self._writes[k] = writes(buffer)
 
 
 def _own(model: nn.Module, plan: Plan) -> nn.Module:

@@ -37,8 +37,13 @@ def trace(model: nn.Module, given: int = 1) -> fx.GraphModule | None:
 
 
 def _state(model: nn.Module) -> list[tuple[int, int]]:
-    """Tell which tensors the buffers are, and how often they were written to, as far as torch counts that."""
-    return [(id(buffer), 0 if buffer.is_inference() else buffer._version) for buffer in model.buffers()]
+    """Tell which tensors the buffers are, and how often each was written to."""
+    return [(id(buffer), writes(buffer)) for buffer in model.buffers()]
+
+
+def writes(one: object) -> int:
+    """Return how often a tensor was written to; one made in inference mode does not know."""
+    return one._version if isinstance(one, Tensor) and not one.is_inference() else 0
 
 
 def _trace(model: nn.Module, given: int) -> fx.GraphModule:
