@@ -71,7 +71,10 @@ class Table:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.rows: dict[str, Row] = {}
-        self._times: dict[str, Times] = {}  # of the rows of this process, from all passes so far
+        # Of the rows of this process, from all passes so far.
+        self._times: dict[str, Times] = {}
+        self._plans: dict[str, list[float]] = {}
+        self._limits: dict[str, list[float]] = {}
         self.about = {
             "secateur": versions()["secateur"],
             "torch": torch.__version__,
@@ -144,7 +147,11 @@ class Table:
         runs = {"eager": eager.run, "sparse": sparse.run, **{rival: engine.run for rival, engine in engines.items()}}
         repeats, threads = repeats or self.options.repeats, torch.get_num_threads()
         row = self.compare(name, runs, x, "sparse", repeats=repeats, threads=threads, clock=self.options.clock)
-        plan_s = max(plan_s, self.rows[name]["plan_s"] if row["passes"] > 1 else 0.0)
+        # Of several passes the longest plan, and the median of limits that were measured as well.
+        plans, limits = self._plans.setdefault(name, []), self._limits.setdefault(name, [])
+        plans.append(plan_s)
+        limits += [] if limit is None else [limit]
+        limit, plan_s = statistics.median(limits) if limits else None, max(plans)
         row |= {"at_least": at_least, "limit": limit, "plan_s": plan_s, **facts}
         row["keeps_layers"] = [type(each) for each in fast.modules()] == [type(each) for each in model.modules()]
         wanted = at_least

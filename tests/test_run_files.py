@@ -1,6 +1,7 @@
 """From a file to a sparse network, without dense weights on the way."""
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -57,6 +58,17 @@ def test_images_that_are_too_large_do_not_stand_side_by_side(tmp_path, images, m
     assert {group.kernel.vectors > 0 for group in network.plan.groups} == {panels}
     with torch.no_grad():
         assert_close(network(images), model(images), rtol=1e-4, atol=1e-4)
+
+
+def test_threads_may_load_at_once(tmp_path, images):
+    model = pruned("lenet-300-100", 0.1)
+    secateur.save(model, tmp_path / "model.cut")
+    with ThreadPoolExecutor(4) as pool:
+        networks = [*pool.map(lambda _: load_sparse(tmp_path / "model.cut"), range(12))]
+    with torch.no_grad():
+        wanted = model(images)
+        for network in networks:
+            assert_close(network(images), wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_no_sparse_layer_is_ever_dense(tmp_path, monkeypatch):

@@ -781,6 +781,45 @@ def test_a_state_that_the_network_changes_stays_the_callers(sparse_wins):
             assert_same(compiled(x), model.layer(x) + calls)
 
 
+class Stateful(nn.Module):
+    """Remembers something from call to call."""
+
+    def __init__(self, step) -> None:
+        super().__init__()
+        self.layer, self.step = nn.Linear(6, 3), step
+        self.register_buffer("last", None)
+        self.register_buffer("sum", torch.zeros(2, 3))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("table", torch.randn(9, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.step(self, self.layer(x))
+
+
+def _since_the_first_call(net: Stateful, y: Tensor) -> Tensor:
+    net.last = y if net.last is None else net.last + y
+    return net.last
+
+
+def _limited_number_of_calls(net: Stateful, y: Tensor) -> Tensor:
+    net.calls.add_(1)
+    return y + net.table[net.calls]  # which ends at the ninth
+
+
+def _its_own_buffer(net: Stateful, y: Tensor) -> Tensor:
+    return net.sum.mul_(0.5).add_(y)
+
+
+@pytest.mark.parametrize("step", [_since_the_first_call, _limited_number_of_calls, _its_own_buffer])
+def test_what_a_network_remembers_begins_anew_in_the_compiled_one(step, sparse_wins):
+    model, x = sparsened(Stateful(step)), torch.randn(2, 6)
+    compiled = compile_sparse(model, x)
+    assert chains(compiled)
+    with torch.no_grad():
+        for _ in range(3):
+            assert_same(compiled(x), model(x))
+
+
 def test_a_buffer_that_repeats_itself_is_left_alone(sparse_wins):
     class Repeating(nn.Module):
         def __init__(self) -> None:
@@ -883,6 +922,53 @@ def test_a_view_of_so_many_features_takes_what_it_took(view, sparse_wins):
         compiled(torch.randn(3, 7))
 
 
+class ViewingWithResidual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(20, 3)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.layer(x.view(-1, 20)) + y
+
+
+class ViewingInTheMiddle(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 20), nn.Linear(20, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).view(-1, 20))
+
+
+def test_something_can_be_added_to_a_view_of_so_many_features(sparse_wins):
+    model, x, y = sparsened(ViewingWithResidual()), torch.randn(6, 4, 5), torch.randn(6, 3)
+    compiled = compile_sparse(model, (x, y))
+    assert chains(compiled)
+    with torch.no_grad():
+        for given in ((x, y), (x, y), (x[:1], y), (x[0], y[:1])):
+            assert_same(compiled(*given), model(*given))
+
+
+def test_a_view_between_joined_layers_makes_one_dimension_of_samples(sparse_wins):
+    model = sparsened(ViewingInTheMiddle())
+    compiled = compile_sparse(model, torch.randn(4, 6))
+    assert [len(chain.names) for chain in chains(compiled)] == [2]
+    for shape in ((4, 6), (2, 3, 6), (6,)):
+        x = torch.randn(shape)
+        with torch.no_grad():
+            assert_same(compiled(x), model(x))
+
+
+def test_a_single_image_keeps_its_filters(sparse_wins):
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
+    with torch.no_grad():
+        sparsened(model)[0].weight[1], model[0].bias[1] = 0, 0
+    x = torch.randn(2, 8, 8)  # whose channels become vectors, of as many pixels as 4 filters could have
+    compiled = compile_sparse(model, x)
+    with torch.no_grad():
+        assert_same(compiled(x), model(x))
+
+
 def test_an_attribute_called_plan_is_refused_however_it_is_made():
     class Planned(nn.Module):
         def __init__(self) -> None:
@@ -949,14 +1035,14 @@ def test_denormals_are_gone_wherever_weights_stay_dense(sparse_wins):
         assert_same(compiled(x), model(x))
 
 
-def test_threads_that_compile_at_once_wait_for_each_other():
+def test_threads_that_compile_at_once_wait_for_each_other(sparse_wins):
     model, x = sparsened(nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3))), torch.randn(2, 6)
     call, failures = nn.Module.__call__, []
 
     def compile_often() -> None:
         try:
             for _ in range(3):
-                pickle.loads(pickle.dumps(copy.deepcopy(compile_sparse(model, x))))
+                assert chains(pickle.loads(pickle.dumps(copy.deepcopy(compile_sparse(model, x)))))
         except BaseException as error:
             failures.append(error)
 

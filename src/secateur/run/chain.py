@@ -31,8 +31,9 @@ class _Spec:
 class SparseChain(nn.Module):
     """Sparse layers, one after the other, as one call into the native library; for inference.
 
-    With `flattens`, inputs of any shape are read as vectors. `residual` is added before the last activation. `names`
-    are those of the layers in the network that they come from.
+    With `flattens`, inputs of any shape are read as vectors; if it `merges`, a layer further on does so, and the result
+    has a single dimension of samples. `residual` is added before the last activation. `names` are those of the layers
+    in the network that they come from.
     """
 
     def __init__(
@@ -41,12 +42,13 @@ class SparseChain(nn.Module):
         kernel: Kernel | None = None,
         *,
         flattens: Flattens | None = None,
+        merges: bool = False,
         names: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
         if not layers:
             raise ValueError("a chain needs at least one layer, got none")
-        self.kernel, self.flattens, self.names = kernel or Kernel(), flattens, names
+        self.kernel, self.flattens, self.merges, self.names = kernel or Kernel(), flattens, merges, names
         self._specs = [_Spec(one.weight.shape, one.activation, one.window, one.pool) for one in layers]
         for index, layer in enumerate(layers):
             for name, value in (("places", layer.weight.places), ("values", layer.weight.values), ("bias", layer.bias)):
@@ -126,14 +128,18 @@ class SparseChain(nn.Module):
             raise TypeError(f"a compiled network takes float32 on the CPU, got {x.dtype} on {x.device}")
         x = x.detach().contiguous()
         lead, sample = self._split(x.shape, first)
+        if self.merges:
+            lead = (math.prod(lead),)
         out = sample
         for layer in self.layers():
             out = layer.out_shape(out)
         if residual is not None:
             # Of one sample there may have been less than is added to it.
             full = torch.broadcast_shapes((*lead, *out), residual.shape)
-            lead = tuple(full[: len(full) - len(out)])
-            x = x.expand(*lead, *sample).contiguous()
+            grown = tuple(full[: len(full) - len(out)])
+            if grown != lead:
+                x = x.view(*lead, *sample).expand(*grown, *sample).contiguous()
+                lead = grown
             residual = self._checked(residual).expand(*lead, *out).contiguous()
         batch = math.prod(lead)
         y = x.new_empty((*lead, *out))

@@ -62,7 +62,9 @@ def _is_needed(node: fx.Node) -> bool:
 
 def chain_of(run: Sequence[Unit], kernel: Kernel, names: tuple[str, ...] = ()) -> SparseChain:
     """Return layers in a row as one call."""
-    return SparseChain([unit.layer for unit in run], kernel, flattens=run[0].flattens, names=names).eval()
+    merges = any(unit.flattens == "features" for unit in run[1:])
+    layers = [unit.layer for unit in run]
+    return SparseChain(layers, kernel, flattens=run[0].flattens, merges=merges, names=names).eval()
 
 
 def follow(plan: Plan, found: Sequence[Unit], name_of: Callable[[str], str] = str) -> list[Group]:

@@ -94,13 +94,17 @@ def _evaluating_copy(model: nn.Module) -> nn.Module:
 
 def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, shared: bool) -> nn.Module:
     rewind, copies = _Rewind(model), fresh(inputs)
-    expected = model(*copies)
+    [expected] = fresh((model(*copies),))  # which may be a buffer
+    is_stateful = rewind()
     # What is timed may be called with the same inputs again and again, unless it writes into them.
     again = fresh if any(map(writes, pytree.tree_leaves(copies))) else tuple
     given = len(inputs)
     while given and inputs[given - 1] is None:  # which is what an argument is by default
         given -= 1
-    found = regions(model, given, _count_inputs(model, inputs))
+    of_parts = _count_inputs(model, inputs)
+    rewind()
+    found = regions(model, given, of_parts)
+    rewind()
     calls = _record_inputs(model, inputs, found)
     rewind()
     compiled = _evaluating_copy(model)
@@ -129,9 +133,14 @@ def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, share
     if chosen is compiled and not _agrees(lambda: compiled(*fresh(inputs)), expected):
         chosen = model
     if chosen is compiled and plan is None:
-        dense_ms, compiled_ms = race(
-            [lambda: model(*again(inputs)), lambda: compiled(*again(inputs))], budget_ms=400.0, most=200
-        )
+
+        def run(network: nn.Module) -> object:
+            if is_stateful:
+                rewind()
+                rewind_compiled()
+            return network(*again(inputs))
+
+        dense_ms, compiled_ms = race([lambda: run(model), lambda: run(compiled)], budget_ms=400.0, most=200)
         final = replace(final, dense_ms=dense_ms, compiled_ms=compiled_ms)
         chosen = model if dense_ms < _WHOLE_WIN * compiled_ms else compiled
     rewind()
@@ -153,20 +162,23 @@ class _Rewind:
 
     def __init__(self, model: nn.Module) -> None:
         self._kept = [
-            (module, name, buffer, buffer.clone())
+            (module, name, buffer, None if buffer is None else buffer.clone())
             for module in model.modules()
             for name, buffer in module._buffers.items()
-            if buffer is not None
         ]
         self._writes = [writes(buffer) for _, _, buffer, _ in self._kept]
 
-    def __call__(self) -> None:
+    def __call__(self) -> bool:
+        """Tell whether there was anything to set back."""
+        changed = False
         for k, (module, name, buffer, value) in enumerate(self._kept):
+            changed |= module._buffers[name] is not buffer or writes(buffer) != self._writes[k]
             module._buffers[name] = buffer
             # Only what was written to: a buffer may be a view of fewer numbers, which nobody can write.
-            if writes(buffer) != self._writes[k]:
+            if buffer is not None and value is not None and writes(buffer) != self._writes[k]:
                 buffer.copy_(value)
                 self._writes[k] = writes(buffer)
+        return changed
 
 
 def _own(model: nn.Module, plan: Plan) -> nn.Module:

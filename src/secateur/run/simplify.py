@@ -20,8 +20,11 @@ from secateur.run.weights import TINY, SparseWeight
 def simplify(graph: fx.GraphModule) -> None:
     """Drop what does nothing in evaluation mode, fold batch norms, and remove units that no one can see."""
     fold(graph, {})
+    # Of an image without a batch, flatten(1) makes a vector of each channel.
+    single = {module_of(graph, node) for node in graph.graph.nodes if len(node.meta.get("shape") or ()) == 3}
     for units in reversed(hidden_units(graph)):  # from the output on: a layer may lose its only readers
-        _shrink(units)
+        if not (units.maker in single and isinstance(units.reader, nn.Linear)):
+            _shrink(units)
 
 
 def fold(graph: fx.GraphModule, sparse: dict[str, SparseWeight]) -> None:

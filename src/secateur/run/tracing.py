@@ -27,18 +27,17 @@ def trace(model: nn.Module, given: int = 1) -> fx.GraphModule | None:
         if type(model).__module__.startswith("torch.nn") and not _has_children(model)
         else model
     )
-    state = _state(inner)
+    state = [(buffer, writes(buffer)) for buffer in inner.buffers()]
     try:
         graph = _trace(inner, given)
     except Exception:  # a forward may raise anything when it is given a tracer
         return None
     # What a forward writes into its buffers is written while it is traced, and missing in the graph.
-    return graph if _state(inner) == state else None
-
-
-def _state(model: nn.Module) -> list[tuple[int, int]]:
-    """Tell which tensors the buffers are, and how often each was written to."""
-    return [(id(buffer), writes(buffer)) for buffer in model.buffers()]
+    same = [(buffer, writes(buffer)) for buffer in inner.buffers()]
+    unchanged = len(same) == len(state) and all(
+        one is other and times == before for (one, times), (other, before) in zip(same, state, strict=True)
+    )
+    return graph if unchanged else None
 
 
 def writes(one: object) -> int:

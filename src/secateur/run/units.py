@@ -84,7 +84,8 @@ def _take_flatten(graph: fx.GraphModule, unit: Unit) -> None:
     elif node.op in ("call_function", "call_method") and node.target in _RESHAPE:
         arguments = (*node.args[1:], *node.kwargs.values())
         kind = _reshapes(arguments, node.args[0], unit.layer.inputs)
-        unit.source, unit.flattens = (node.args[0], kind) if kind is not None else (node, None)
+        if kind is not None:
+            unit.source, unit.flattens = node.args[0], kind
 
 
 def _reshapes(arguments: tuple[Any, ...], x: fx.Node, features: int) -> Flattens | None:
