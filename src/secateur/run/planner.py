@@ -127,25 +127,22 @@ def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, share
         final = Plan(tuple(groups), weights, batch, torch.get_num_threads(), kernels.lanes())
     if any(region.path for region in found):  # elsewhere than in graphs, where they are gone already
         flush_denormals(compiled)
-    rewind()
-    rewind_compiled()
-    chosen = compiled if any(isinstance(module, SparseChain) for module in compiled.modules()) else model
-    if chosen is compiled and not _agrees(lambda: compiled(*fresh(inputs)), expected):
-        chosen = model
-    if chosen is compiled and plan is None:
 
-        def run(network: nn.Module) -> object:
-            if is_stateful:
-                rewind()
-                rewind_compiled()
-            return network(*again(inputs))
+    def anew(network: nn.Module) -> Any:
+        if is_stateful:
+            rewind()
+            rewind_compiled()
+        return network(*again(inputs))
 
-        dense_ms, compiled_ms = race([lambda: run(model), lambda: run(compiled)], budget_ms=400.0, most=200)
+    wins = any(isinstance(module, SparseChain) for module in compiled.modules())
+    wins = wins and _agrees(lambda: anew(compiled), expected)
+    if wins and plan is None:
+        dense_ms, compiled_ms = race([lambda: anew(model), lambda: anew(compiled)], budget_ms=400.0, most=200)
         final = replace(final, dense_ms=dense_ms, compiled_ms=compiled_ms)
-        chosen = model if dense_ms < _WHOLE_WIN * compiled_ms else compiled
+        wins = dense_ms >= _WHOLE_WIN * compiled_ms
     rewind()
     rewind_compiled()
-    return _own(chosen, final if chosen is compiled else replace(final, groups=_all_dense(final.groups)))
+    return _own(compiled, final) if wins else _own(model, replace(final, groups=_all_dense(final.groups)))
 
 
 def _all_dense(groups: Sequence[Group]) -> tuple[Group, ...]:
@@ -172,7 +169,7 @@ class _Rewind:
         """Tell whether there was anything to set back."""
         changed = False
         for k, (module, name, buffer, value) in enumerate(self._kept):
-            changed |= module._buffers[name] is not buffer or writes(buffer) != self._writes[k]
+            changed |= module._buffers.get(name) is not buffer or writes(buffer) != self._writes[k]
             module._buffers[name] = buffer
             # Only what was written to: a buffer may be a view of fewer numbers, which nobody can write.
             if buffer is not None and value is not None and writes(buffer) != self._writes[k]:
