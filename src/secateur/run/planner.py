@@ -22,7 +22,8 @@ from secateur.run.layout import Kernel, aligns
 from secateur.run.network import CompiledNetwork, apply, chain_of, follow
 from secateur.run.plan import Group, Plan
 from secateur.run.simplify import flush_denormals, simplify
-from secateur.run.tracing import Region, fresh, note_shapes, regions, writes
+from secateur.run.tracing import Region, note_shapes, regions
+from secateur.run.trial import Rewind, fresh, writes
 from secateur.run.units import Unit, runs, units
 from secateur.symbolic import TRACING
 
@@ -93,7 +94,7 @@ def _evaluating_copy(model: nn.Module) -> nn.Module:
 
 
 def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, shared: bool) -> nn.Module:
-    rewind, copies = _Rewind(model), fresh(inputs)
+    rewind, copies = Rewind(model), fresh(inputs)
     [expected] = fresh((model(*copies),))  # which may be a buffer
     is_stateful = rewind()
     # What is timed may be called with the same inputs again and again, unless it writes into them.
@@ -108,7 +109,7 @@ def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, share
     calls = _record_inputs(model, inputs, found)
     rewind()
     compiled = _evaluating_copy(model)
-    rewind_compiled = _Rewind(compiled)
+    rewind_compiled = Rewind(compiled)
     groups: list[Group] = []
     weights: dict[str, tuple[tuple[int, ...], int]] = {}
     for region in found:
@@ -152,30 +153,6 @@ def _all_dense(groups: Sequence[Group]) -> tuple[Group, ...]:
         for one in groups
         for name in one.layers
     )
-
-
-class _Rewind:
-    """Sets the buffers of a model back to what they were: trying a network out may change its state."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._kept = [
-            (module, name, buffer, None if buffer is None else buffer.clone())
-            for module in model.modules()
-            for name, buffer in module._buffers.items()
-        ]
-        self._writes = [writes(buffer) for _, _, buffer, _ in self._kept]
-
-    def __call__(self) -> bool:
-        """Tell whether there was anything to set back."""
-        changed = False
-        for k, (module, name, buffer, value) in enumerate(self._kept):
-            changed |= module._buffers.get(name) is not buffer or writes(buffer) != self._writes[k]
-            module._buffers[name] = buffer
-            # Only what was written to: a buffer may be a view of fewer numbers, which nobody can write.
-            if buffer is not None and value is not None and writes(buffer) != self._writes[k]:
-                buffer.copy_(value)
-                self._writes[k] = writes(buffer)
-        return changed
 
 
 def _own(model: nn.Module, plan: Plan) -> nn.Module:

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 from torch.fx.node import has_side_effect
-from torch.utils import _pytree as pytree
 
 from secateur.run.layers import Layer
+from secateur.run.trial import fresh, writes
 from secateur.symbolic import TRACING, symbolic_trace
 
 
@@ -38,11 +38,6 @@ def trace(model: nn.Module, given: int = 1) -> fx.GraphModule | None:
         one is other and times == before for (one, times), (other, before) in zip(same, state, strict=True)
     )
     return graph if unchanged else None
-
-
-def writes(one: object) -> int:
-    """Return how often a tensor was written to; one made in inference mode does not know."""
-    return one._version if isinstance(one, Tensor) and not one.is_inference() else 0
 
 
 def _trace(model: nn.Module, given: int) -> fx.GraphModule:
@@ -228,9 +223,3 @@ class _Shapes(fx.Interpreter):
 def note_shapes(graph: fx.GraphModule, inputs: tuple[Any, ...]) -> None:
     """Let every node know the shape of its result."""
     _Shapes(graph).run(*fresh(inputs))
-
-
-def fresh(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copy inputs, for networks that change theirs."""
-    copied: tuple[Any, ...] = pytree.tree_map(lambda one: one.clone() if isinstance(one, Tensor) else one, inputs)
-    return copied
