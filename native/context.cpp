@@ -7,8 +7,9 @@
 //   P(y = 1) = σ( Σ wᵢ·sᵢ ),  sᵢ = log(pᵢ / (1 − pᵢ))         then  wᵢ += η·(y − P)·sᵢ  and  pᵢ += (y − pᵢ)/(nᵢ + 3/2)
 //
 // and a range coder turns decision and P into bytes. Everything is integer arithmetic with a fixed order of operations,
-// so that every machine writes the same bytes; encode/context.py is the same coder in Python and says what each context
-// is for. The number of non-zeros is known beforehand: nothing is coded where the rest must be all zeros or none.
+// so that every machine writes the same bytes; encode/codecs/context_model.py is the same coder in Python and says what
+// each context is for. The number of non-zeros is known beforehand: nothing is coded where the rest must be all zeros or
+// none.
 
 #include <algorithm>
 #include <cstdint>
@@ -201,7 +202,7 @@ INLINE int mix(Coder& coder, int y, Weights<count>& weights, Bit* const* bits, c
     for (int i = 0; i < count; ++i) s[i] = i < bit_count ? stretch(bits[i]->p) : given;
     for (int i = 0; i < count; ++i) dot += (weights.w[i] >> (weight_bits - dot_bits)) * s[i];
     uint32_t p = tables.squash[std::clamp(dot >> dot_bits, -largest_logit, largest_logit) + largest_logit];
-    // A branch, not a value: what follows can begin before the decision is known, since most are foreseen.
+    // A branch, not a value: most decisions are predicted, so the following code can start before they are known.
     if (coder.code(y, p)) {
         update<1, bit_count>(weights, s, p, bits, limits);
         return 1;
@@ -231,7 +232,7 @@ struct Problem {
     int64_t stride;  // columns that lie above each other in an image are so many apart; 0: none do
 };
 
-// How the non-zeros of a place compare with what the whole matrix would lead one to expect there, in half octaves:
+// The non-zeros of a region compared with the number expected from the density of the matrix, in half octaves:
 // (k + 1/4) / (n·density + 1/4) for k non-zeros among n levels.
 class Densities {
 public:
@@ -261,7 +262,7 @@ public:
     void begin_row() { row_sign = even; }
 
     // `left`, `up`, `above`: the neighbouring levels; `row`, `column`: mean size of the row and of the column so far,
-    // doubled, or −1 where there was none.
+    // doubled, or −1 if there was none.
     template <class Coder>
     int32_t code(Coder& coder, int32_t level, int64_t j, int32_t left, int32_t up, int32_t above, int64_t row,
                  int64_t column) {
@@ -313,7 +314,7 @@ private:
             Bit& bit = value < 4 ? first_digits[count][value] : later_digits[count][digit];
             value = 2 * value + code_alone(coder, (size >> digit) & 1, bit, value_limit);
         }
-        return std::min(value, largest);  // only a broken stream goes beyond
+        return std::min(value, largest);  // only a corrupt stream exceeds it
     }
 
     template <class Coder>
@@ -352,8 +353,8 @@ private:
 constexpr Bit Values::even, Values::blank;
 constexpr uint32_t Values::limits[5];
 
-// Where levels are read from or written to: a whole matrix, or a list of what is not zero, beside which the row that is
-// being decoded and the one above are kept, since contexts need them. One class for both, so that the loop below is
+// Where levels are read from or written to: a whole matrix, or a list of non-zeros. With a list, the row that is being
+// decoded and the one above are kept as well, because contexts need them. One class for both, so that the loop below is
 // compiled once for each coder and everything in it inlined.
 class Levels {
 public:
@@ -396,7 +397,7 @@ void run(Coder& coder, Levels& levels, const Problem& problem) {
     auto share = [&] { return static_cast<uint32_t>(std::min<uint64_t>(certain, (uint64_t(left) << 22) / cells)); };
     const uint32_t density = std::clamp<uint32_t>(share(), 64, certain - 64);
     const Densities densities(density);
-    // A column or row is believed to be as dense as the matrix until a quarter of a non-zero would have been seen.
+    // A column or row is assumed to be as dense as the matrix until a quarter of a non-zero is expected in it.
     const Bit place{density, std::clamp<uint32_t>((1u << 20) / density, 1, 1000)}, fresh{density, 2};
 
     Bit row;
@@ -408,7 +409,7 @@ void run(Coder& coder, Levels& levels, const Problem& problem) {
     Values values(problem);
 
     // Where levels are not zero: three rows in turn, and how many there were in this row before each column. Padded, so
-    // that neighbours need no question.
+    // that neighbours need no bounds check.
     const int64_t pad = 2 * stride + 8, padded = columns + 2 * pad;
     std::vector<uint8_t> marks(3 * padded, 0);
     std::vector<uint32_t> marks_before(padded, 0);

@@ -1,8 +1,8 @@
 // The inner loops of the `rans` codec: symbols below 256 with frequencies that add up to 2¹², coded by many rANS states
-// in turn. encode/rans.py says what is coded and holds the same loops in NumPy.
+// in turn. encode/codecs/rans.py says what is coded and holds the same loops in NumPy.
 //
-// Symbol i belongs to state i mod lanes. A state x in [2¹⁶, 2³²) takes up a symbol of frequency f that begins at c by
-// x → (x / f)·2¹² + x mod f + c, after giving away its low 16 bits if it would grow past 2³²; decoding is the reverse.
+// Symbol i belongs to state i mod lanes. A state x in [2¹⁶, 2³²) encodes a symbol of frequency f that begins at c by
+// x → (x / f)·2¹² + x mod f + c, after writing its low 16 bits if it would exceed 2³²; decoding is the reverse.
 
 #include <algorithm>
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Slot {
 
 constexpr int gap_direct_bits = 4, level_direct_bits = 7;  // numbers below 2 to these are their own tokens
 
-// What a token begins with and how many raw bits follow.
+// The first value of a token, and the number of raw bits that follow.
 struct Meaning {
     int64_t start[256];
     uint8_t digits[256];
@@ -46,7 +46,7 @@ public:
         count += digits;
         for (; count >= 8; count -= 8) append(static_cast<uint8_t>(held >> (count - 8)));
     }
-    int64_t finish() {  // the length in bytes, or −1 if there was no room
+    int64_t finish() {  // the length in bytes, or −1 if it does not fit
         if (count) append(static_cast<uint8_t>(held << (8 - count)));
         return length <= capacity ? length : -1;
     }
@@ -63,7 +63,7 @@ private:
     int count = 0;
 };
 
-// Reads from any bit on. The caller makes sure that the bits are there.
+// Reads from any bit position. The caller checks that there are enough bits.
 class BitReader {
 public:
     BitReader(const uint8_t* in, int64_t bit) : in(in + bit / 8), count(0), held(0) {
@@ -106,7 +106,7 @@ int64_t tokenize(const Place* places, const int32_t* levels, int64_t count, uint
     return writer.finish();
 }
 
-// Puts tokens and raw bits together again, and tells `found` the number of every level, its place and itself.
+// Combines tokens and raw bits, and calls `found` with the index of every level, its position and the level.
 template <class Found>
 INLINE int64_t untokenize(const uint8_t* gap_tokens, const uint8_t* level_tokens, int64_t count, const uint8_t* raw,
                           int64_t length, int64_t size, int64_t smallest, int64_t largest, Found found) {
@@ -223,8 +223,8 @@ EXPORT int64_t secateur_rans_tokenize(const void* places, int32_t wide, const in
                 : tokenize(static_cast<const int32_t*>(places), levels, count, gap_tokens, level_tokens, raw, capacity);
 }
 
-// Puts tokens and `length` bytes of raw bits together again and writes what each level is worth to its place in `out`,
-// which has `size` elements of `width` bytes; the others are left alone. `table` holds the worth of levels 0, 1 …
+// Combines tokens and `length` bytes of raw bits and writes the value of each level to its position in `out`,
+// which has `size` elements of `width` bytes; the others are left alone. `table` holds the values of levels 0, 1 …
 // `largest`, `smallest` … −1; with a width of 0 there is none, and the levels themselves are written, in 32 bits.
 // Returns 0, or −1 if the raw bits are too few or too many, −2 if those after the last one are not zero, −3 if a place
 // lies past the end, −4 if a level lies outside of its bounds, −5 for another width.

@@ -1,20 +1,21 @@
-// Sparse products: what a pruned network computes, with nothing done for its zeros.
+// Sparse products: the layers of a pruned network, computed without its zeros.
 //
 // A chain is a sequence of steps, each a sparse linear layer or a sparse convolution with its bias, its activation and
-// its max-pooling; one call takes a batch through all of them, and what lies between two steps stays in memory of the
-// thread's own, which is in the cache where it fits. A chain runs in one of two ways:
+// its max-pooling; one call takes a batch through all of them, and intermediate results stay in thread-local memory,
+// which stays in the cache if it fits. A chain runs in one of two ways:
 //
 //   sample by sample   A linear layer is a product of a sparse matrix and a vector (sparse_vector.h). A convolution is
 //                      direct: a weight is an offset into the image, a vector register holds neighbouring pixels, and
-//                      the image is padded band by band (sparse_images.h, sparse_slab.h).
+//                      the image is padded band by band (sparse_images.h, sparse_slab.h, sparse_runs.h; and its kernels,
+//                      which take the compiler longest and are sources of their own: sparse_kernels.h).
 //   panel by panel     As many samples as lanes lie side by side, a vector register holds one feature of several of
 //                      them, and a weight is the number of a feature (sparse_panels.h).
 //
 // A layer and its weights are in sparse_step.h, the order in which rows of weights are taken in sparse_order.h, the loop
 // that images and panels have in common in sparse_sums.h, what follows a product in sparse_activations.h, and what
-// threads need in sparse_threads.h. Below are the chain, who does which part of it, and the functions that Python calls.
+// threads need in sparse_threads.h. Below are the chain, how threads share it, and the functions that Python calls.
 //
-// Every sum is taken in an order that depends on the layer alone: the bits of a result do not depend on the threads.
+// Every sum is taken in an order that depends on the layer only: the bits of a result do not depend on the threads.
 // Denormals are read and written as zeros while a chain runs.
 
 #include <algorithm>
@@ -33,14 +34,14 @@
 
 namespace {
 
-// The most features that lie between two steps.
+// The largest number of features between two steps.
 int64_t largest_between(const Step* steps, int64_t count) {
     int64_t largest = 0;
     for (int64_t k = 0; k + 1 < count; ++k) largest = std::max(largest, steps[k].features_out());
     return largest;
 }
 
-// Takes one sample through a chain: results go to and fro between two buffers, the last to y. Returns, as all below do,
+// Takes one sample through a chain: results alternate between two buffers, the last goes to y. Returns, as all below do,
 // whether there was enough memory.
 bool run_sample(const Step* steps, int64_t count, const float* x, const float* residual, float* y, int threads) {
     int64_t largest = largest_between(steps, count), extra = 0;
@@ -135,7 +136,7 @@ struct Chain {
     int64_t count, vectors;
 };
 
-// Takes `batch` samples x through a chain to y. `residual`, which may be null and stands with single samples only, is
+// Takes `batch` samples x through a chain to y. `residual`, which may be null and is for single samples only, is
 // added before the last activation. Returns 0, or 1 if there was not enough memory.
 EXPORT int secateur_chain(const Chain* chain, const float* x, int64_t batch, float* y, int threads,
                           const float* residual) {
@@ -160,6 +161,6 @@ EXPORT int secateur_order_rows(int64_t cells, int64_t segment, const int64_t* co
     return 0;
 }
 
-// The lanes of a vector register, and the bytes of a step: whoever lays out steps asks whether we mean the same.
+// The lanes of a vector register, and the bytes of a step: the caller checks that its own layout agrees.
 EXPORT int64_t secateur_lanes() { return width; }
 EXPORT int64_t secateur_step_bytes() { return sizeof(Step); }

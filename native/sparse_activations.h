@@ -1,4 +1,4 @@
-// Activations, and all that is done to the sums of a row before they are a result.
+// Activations, and everything else between the sums of a row and the result.
 
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace {
 
-// 2^x for |x| < 126, to 4e-6 of its value; beyond, the last value there is. NaN stays NaN.
+// 2^x for |x| < 126, to 4e-6 of its value; clamped beyond. NaN stays NaN.
 INLINE floats exp2(floats x) {
     x = select(x > 126, all_lanes(126), select(x < -126, all_lanes(-126), x));
     const float round = 0x1.8p23f + 127;  // adding it leaves the nearest integer + 127, an exponent, in the low bits
@@ -33,7 +33,7 @@ INLINE floats gelu_of(floats x) {
 }
 
 // x·σ(2√(2/π)(x + 0.044715 x³)), the approximation by a hyperbolic tangent; 2.3022082 is 2√(2/π)·log₂(e), and
-// 0.10294324 is 0.044715 times that. Below −10 σ is none, but exp2 gives no more than 2^126, not much beside −1e38.
+// 0.10294324 is 0.044715 times that. Below −10 σ is 0, and exp2 clamped at 2^126 is negligible even at −1e38.
 INLINE floats gelu_tanh_of(floats x) {
     floats y = x / (1 + exp2(x * (-2.3022082f + x * x * -0.10294324f)));
     return select(x < -32, x * 0, y);
@@ -46,7 +46,7 @@ INLINE floats activated(floats x, int64_t activation) {
     return x;
 }
 
-// The least result of none or relu, which are the same but for it.
+// The smallest result of none or relu, their only difference.
 INLINE float least_of(int64_t activation) { return activation == relu ? 0 : -__builtin_inff(); }
 
 // to[i] = activation(from[i] + residual[i]); `residual` may be null.
@@ -60,7 +60,7 @@ INLINE void finish(const float* from, const float* residual, int64_t count, int6
         return;
     }
     for (int64_t i = 0; i < count; i += width) {
-        // Copied in place: of load and store GCC makes more, and a convolution takes 2 % longer even without GELU.
+        // Copied in place: with load and store GCC generates more code, and convolutions take 2 % longer, even without GELU.
         floats x = {}, r = {};
         int64_t lanes = std::min(width, count - i);
         std::memcpy(&x, from + i, lanes * sizeof(float));

@@ -1,8 +1,8 @@
 // The order in which a kernel goes through the rows of a sparse weight.
 //
-// Rows that come soon after each other should read the same parts of the input, columns or channels: these are still in
-// the first level of the cache then, which holds fewer than a block has. And each should have about as many weights as
-// the one before it, or the processor does not foresee where its loop ends.
+// Consecutive rows should read the same parts of the input (columns or channels), which are then still in the L1 cache;
+// it holds fewer of them than a block has. And each row should have about as many weights as the one before it, or the
+// processor mispredicts the end of its loop.
 
 #pragma once
 

@@ -1,7 +1,7 @@
-// Sparse layers for many samples at once (SpMM): a panel has as many of them side by side as lanes.
+// Sparse layers for many samples at once (SpMM): a panel holds as many samples as lanes.
 //
 // A vector register holds one feature of several samples, and a weight is the number of a feature. Linear layers and
-// convolutions are then alike, but that the weights of a convolution count from each of its pixels.
+// convolutions are then alike, except that the weights of a convolution are relative to each of its pixels.
 
 #pragma once
 
@@ -56,9 +56,9 @@ void unpack_panel(const float* panel, int64_t stride, int64_t samples, int64_t l
 
 // Block b of segment s of a linear layer. The first block begins with the biases, the others with what the one before
 // left in `out`; the last one `ends` with the activation, if that is none or relu.
-template <int vectors, bool begins, bool ends, class Place, class Values>
-INLINE void multiply_block(const Step& step, const Place* places, Values values, const float* base, int64_t s,
-                           int64_t b, float* out) {
+template <int vectors, class Place, class Values, class Begins, class Ends>
+NOINLINE void multiply_block(const Step& step, const Place* places, Values values, Begins begins, Ends ends,
+                             const float* base, int64_t s, int64_t b, float* out) {
     constexpr int64_t lanes = vectors * width;
     const float* bias = step.bias;
     floats least = all_lanes(least_of(step.activation));
@@ -77,14 +77,14 @@ INLINE void multiply_block(const Step& step, const Place* places, Values values,
 // Segments `from` to `to` of a linear layer. Several panels side by side would read the weights of a block from memory
 // only once; but then the panels do not fit the cache: eight of AlexNet's fc6 at 1024 samples took 1.4 times as long.
 template <int vectors, class Place, class Values>
-INLINE void multiply_panel(const Step& step, const Place* places, Values values, const float* panel, int64_t from,
-                           int64_t to, float* out) {
+NOINLINE void multiply_panel(const Step& step, const Place* places, Values values, const float* panel, int64_t from,
+                             int64_t to, float* out) {
     constexpr int64_t lanes = vectors * width;
     for (int64_t s = from; s < to; ++s) {
         for (int64_t b = 0; b < step.blocks; ++b)
-            with_ends(b, step.blocks, true, [&](auto begins, auto ends) __attribute__((always_inline)) {
+            with_ends<Values>(b, step.blocks, true, [&](auto begins, auto ends) __attribute__((always_inline)) {
                 const float* base = panel + b * step.block * lanes;
-                multiply_block<vectors, begins(), ends()>(step, places, values, base, s, b, out);
+                multiply_block<vectors>(step, places, values, begins, ends, base, s, b, out);
             });
         if (step.activation > relu) {
             int64_t first = s * step.segment, count = std::min(step.segment, step.rows - first);
@@ -103,9 +103,9 @@ void pad_panel(const Step& step, const float* in, int64_t lanes, float* padded) 
                         padded + (c * step.plane + (i + step.pad_y) * step.pitch + step.pad_x) * lanes);
 }
 
-// A convolution of a padded panel, pixel by pixel of the pooled result: what windows of the pool share is done again.
+// A convolution of a padded panel, pixel by pixel of the pooled result: pixels shared by windows are recomputed.
 template <int vectors, class Place, class Values>
-INLINE void convolve_panel(const Step& step, const Place* places, Values values, const float* in, float* out) {
+NOINLINE void convolve_panel(const Step& step, const Place* places, Values values, const float* in, float* out) {
     constexpr int64_t lanes = vectors * width;
     int64_t pool = std::max<int64_t>(step.pool, 1), pool_stride = step.pool ? step.pool_stride : 1;
     for (int64_t i = 0; i < step.pooled_height; ++i)

@@ -1,7 +1,7 @@
 // The part of an image that a band of a sparse convolution reads, padded and split: the slab.
 //
 // With a stride s the padded image is split into s × s phases, in each of which pixels are neighbours that were s apart.
-// The slab is the thread's own, and fits the second level of the cache.
+// The slab is thread-local, and fits the L2 cache.
 
 #pragma once
 
@@ -20,7 +20,7 @@ int64_t slab_floats(const Step& step) {
     return step.packs ? step.phase_count * step.slab_channels() * step.plane + width : 0;
 }
 
-// What a band reads of one phase, in every channel: rows of pixels, and zeros around them.
+// The part of one phase that a band reads, in every channel: rows of pixels, and zeros around them.
 struct Part {
     int64_t first, stop;  // rows of the plane that have pixels, and
     int64_t begin, end;   // their columns that do
@@ -126,7 +126,7 @@ INLINE void pack_short(const Part& part, int64_t pitch, const float* from, float
     }
 }
 
-// Packs rows whatever their shape is.
+// Packs rows of any shape.
 void pack_one_by_one(const Part& part, int64_t pitch, const float* from, float* to) {
     for (int64_t i = part.first; i < part.stop; ++i, from += part.below, to += pitch) {
         if (part.columns < width || part.columns > 2 * width) {
@@ -139,7 +139,7 @@ void pack_one_by_one(const Part& part, int64_t pitch, const float* from, float* 
     }
 }
 
-// Writes zeros before and behind the rows that have pixels. Rows go over what a vector of zeros takes of them.
+// Writes zeros before and behind the rows that have pixels. Rows are written over zeros that overlap them.
 INLINE void clear_around(const Step& step, const Part& part, float* plane) {
     if (part.first > 0) std::fill_n(plane, part.first * step.pitch, 0.f);
     int64_t behind = part.stop * step.pitch;
@@ -189,7 +189,7 @@ INLINE void pack_planes(const Step& step, const Part& one, const Part& other, co
 
 // Copies what output rows from `top` and columns from `left` on read of the image into the slab, in the channels of the
 // blocks from `first` to `stop`. Phases are taken four at a time, which is all that a stride of two has, and channel by
-// channel: each pixel is then read from far away once.
+// channel: each pixel is then read from memory once.
 void pack_area(const Step& step, const float* x, int64_t top, int64_t left, int64_t first, int64_t stop, float* slab) {
     constexpr int64_t together = 4;
     int64_t channel = step.height * step.width;
@@ -216,50 +216,5 @@ void pack_area(const Step& step, const float* x, int64_t top, int64_t left, int6
         }
     }
 }
-
-// A row of the image in several channels, one for each row of weights: row r asks for that of channel r, so that it is
-// near when the next slab is made.
-struct Ahead {
-    const float* at = nullptr;  // the row in the first of the channels; null: nothing is asked for
-    int64_t plane = 0;          // from a channel to the next
-    int64_t last = 0;           // channel, whose row is asked for again if there are more rows of weights
-
-    template <int vectors>
-    INLINE void ask(int64_t r) const {
-        const float* row = at + std::min(r, last) * plane;
-        for (int i = 0; i < vectors * width; i += 16) __builtin_prefetch(row + i);
-    }
-};
-
-// What the slab for output rows from `top` and columns from `left` on is made of, and those above it and on its left were
-// not, where the stride is one. These rows of the image come from far away: asked for one after the other while sums are
-// taken from the slab before, VGG's 64 × 224 × 224 and 128 × 112 × 112 take 4 to 9 % less.
-class Next {
-    const Step& step;
-    const float* x = nullptr;
-    int64_t first = 0, rows = 0, column = 0;
-
-   public:
-    explicit Next(const Step& step) : step(step) {}  // nothing
-
-    Next(const Step& step, const float* x, int64_t top, int64_t left)
-        : step(step), x(x), first(top - step.pad_y), column(left - step.pad_x) {
-        int64_t stop = std::min(first + step.plane_rows, step.height);
-        if (top > 0) first += step.plane_rows - step.band;
-        if (left > 0) column += step.phases[2] - step.span;
-        first = std::max<int64_t>(first, 0);
-        column = std::clamp<int64_t>(column, 0, step.width - 1);
-        rows = std::max<int64_t>(stop - first, 0);
-    }
-
-    // The k-th part: a row of as many channels as there are rows of weights, then the next one; and when all are asked
-    // for, those of other channels.
-    Ahead part(int64_t k) const {
-        int64_t plane = step.height * step.width, channel = rows ? k / rows * step.rows : step.inputs;
-        if (channel >= step.inputs) return {};
-        const float* at = x + channel * plane + (first + k % rows) * step.width + column;
-        return {at, plane, std::min(step.inputs - channel, step.rows) - 1};
-    }
-};
 
 }  // namespace

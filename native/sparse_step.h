@@ -16,16 +16,16 @@ enum Activation : int64_t { none = 0, relu = 1, gelu = 2, gelu_tanh = 3 };
 
 }  // namespace
 
-// One layer, as secateur/run/kernels.py lays it out: field by field the same there.
+// One layer, as secateur/run/kernels/bindings.py lays it out: field by field the same there.
 struct Step {
     int64_t kind, activation;
     int64_t rows;    // units, or filters
     int64_t inputs;  // features, or channels
     // Rows are taken in segments whose sums stay in the cache, columns (or channels) in blocks, and within both the
-    // rows in the order of how many non-zeros they have there, so that the processor can foresee where loops end. The
+    // rows in the order of how many non-zeros they have there, so that the processor can predict where loops end. The
     // i-th row of segment s in block b is number k = (s·blocks + b)·segment + i: row order[k], non-zeros starts[k] to
     // starts[k+1]; or, where sums are turned, starts[k·(turns+1) + g] to the next for its group g. For a product with
-    // one vector rows stand `side` by side, as many as a vector has lanes: then starts are those of slices of so many
+    // one vector `side` rows are interleaved, as many as a vector has lanes: then starts are those of slices of so many
     // rows, (segment + side − 1) / side of them for each s and b, and in a slice the first non-zeros of all its rows
     // come first, then the second ones; shorter rows have zeros at their end.
     int64_t blocks, block, segment;  // how many blocks, and the sizes of both
@@ -45,12 +45,12 @@ struct Step {
     int64_t height, width, out_height, out_width;
     int64_t stride_y, stride_x, pad_y, pad_x;
     int64_t plane_rows, pitch, plane, band;
-    int64_t packs;        // whether planes are those of a slab, and not the image where it stands
-    int64_t tile;         // how many vectors of a row of the result stand side by side in a tile; 0: there are no tiles
-    int64_t tile_rows;    // and how many rows of it; areas lower than that are made row by row, if sums do not turn
-    int64_t span;         // columns of the result that are made from one slab
-    int64_t turns;        // how often sums are moved by a pixel while they are taken; 0: weights look aside themselves
-    int64_t slab_blocks;  // how many blocks of channels stand in a slab at once
+    int64_t packs;        // whether planes are those of a slab, and not the image itself
+    int64_t tile;         // how many adjacent vectors of a row of the result are in a tile; 0: there are no tiles
+    int64_t tile_rows;    // and how many rows; lower areas are computed row by row, unless sums are shifted
+    int64_t span;         // columns of the result that are computed from one slab
+    int64_t turns;        // how often sums are shifted by a pixel while they are computed; 0: loads are shifted instead
+    int64_t slab_blocks;  // how many blocks of channels are in a slab at once
     int64_t phase_count;
     const int32_t* phases;      // (y, x, columns of its rows that are read) of each phase that a weight reads
     int64_t pool, pool_stride;  // pool 0: none
@@ -61,7 +61,7 @@ struct Step {
     // Pixels from first to last. Rows of a strip stand closer than those of the result.
     int64_t run_length() const { return (out_height - 1) * std::max(pitch, out_width) + out_width; }
     int64_t slab_channels() const { return std::min(slab_blocks * block, inputs); }
-    int64_t vectors() const { return (span + turns + ::width - 1) / ::width; }  // that a row of the result is made of
+    int64_t vectors() const { return (span + turns + ::width - 1) / ::width; }  // of a row of the result
     int64_t groups() const { return turns + 1; }                                // of the non-zeros of a row
     int64_t segments() const { return (rows + segment - 1) / segment; }
     int64_t slices() const { return (segment + side - 1) / side; }  // of a segment in a block
@@ -73,9 +73,9 @@ struct Step {
 namespace {
 
 // Calls body(row, starts, later) for each row of a segment, with where each group of its non-zeros in a block starts and
-// the last one ends, where rows stand alone; `later` is a row that comes soon. A body should hold copies of all it needs:
-// a vector may be stored over anything, as far as a compiler knows, and what is behind a reference is read again after
-// every store. Rows of three weights took 70 cycles that way, and take 48.
+// the last one ends, if rows are not interleaved; `later` is a row that comes soon. A body should hold copies of all it
+// needs: the compiler must assume that storing a vector may change anything, and reads values behind references again
+// after every store. Rows of three weights took 70 cycles that way, and take 48.
 template <class Body>
 INLINE void over_rows(const Step& step, int64_t segment, int64_t block, Body body) {
     constexpr int64_t lead = 8;
@@ -88,12 +88,12 @@ INLINE void over_rows(const Step& step, int64_t segment, int64_t block, Body bod
         body(order[k], starts, order[std::min(k + lead, count - 1)]);
 }
 
-// How many weights ahead of a product with one vector they are asked for: they come from memory, and a processor by
-// itself does not look beyond a page. At 0.4 ns a weight these take 200 ns, in which memory answers twice; 37 million
-// weights at 3.2 % that no cache holds take 5 % longer with 0, 128 or 2,048.
+// How many weights ahead a product with one vector prefetches: they come from memory, and the hardware prefetcher stops
+// at page boundaries. At 0.4 ns a weight this is 200 ns, twice the latency of memory; 37 million weights at 3.2 % density,
+// more than any cache holds, take 5 % longer with 0, 128 or 2,048.
 constexpr int64_t ahead = 512;
 
-// What weights are worth: a number each, or a code each and a table. `run` gives as many as a vector has lanes.
+// The values of weights: a number each, or a code each and a table. `run` gives as many as a vector has lanes.
 struct Own {
     const float* values;
     INLINE float at(int64_t j) const { return values[j]; }
@@ -118,7 +118,7 @@ struct Shared {
 // Calls body(places, values) with the types that the weights of a step have.
 template <class Body>
 INLINE void with_types(const Step& step, Body body) {
-#ifdef SECATEUR_ONE_TYPE  // a quarter of the kernels, for those who build them slowly
+#ifdef SECATEUR_ONE_TYPE  // a quarter of the kernels, for slow builds such as those with sanitizers
     body(static_cast<const int32_t*>(step.places), Own{step.values});
 #else
     auto with_values = [&](auto values) {

@@ -1,9 +1,9 @@
-// The one loop of convolutions and of panels: a row of weights times numbers that stand side by side.
+// The one loop of convolutions and of panels: a row of weights times adjacent numbers.
 //
 // A row is a list of (place, value), and sums[i] += value · base[place + i], where i counts pixels of an image or
-// samples of a panel. The loop's limit is one load for each multiplication, so that numbers must come from the first
-// or second level of the cache: columns (or channels) are taken in blocks, and the sums of a row wait in memory between
-// two blocks.
+// samples of a panel. The loop's limit is one load for each multiplication, so numbers must come from the L1
+// or L2 cache: columns (or channels) are processed in blocks, and the sums of a row are kept in memory between two
+// blocks.
 
 #pragma once
 
@@ -11,14 +11,15 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "sparse_step.h"
 #include "vectors.h"
 
 namespace {
 
-// Vectors that are summed side by side, along the rows of an image and in a tile. There are 16 registers (32 with AVX-512
+// Vectors that are summed together, along the rows of an image and in a tile. There are 16 registers (32 with AVX-512
 // and on ARM), and the others hold the value and what sums are compared with. With eight, convolutions of 56 × 56 and
 // 14 × 14 pixels take 2 to 8 % longer; tiles of 7 × 2 and 2 × 7 vectors are whole images of 56 and 14 pixels.
-// secateur/run/layout.py sizes tiles, bands and blocks by the same numbers.
+// secateur/run/kernels/tiling.py sizes tiles, bands and blocks by the same numbers.
 constexpr int64_t widest = 12, widest_tile = 14;
 constexpr int64_t longest_tile = 7;  // vectors of a tile along a row, at most
 
@@ -28,13 +29,13 @@ constexpr int64_t lowest(int64_t columns) { return widest_tile / std::max<int64_
 constexpr int64_t highest(int64_t columns) { return (width == 16 ? 2 : 1) * widest_tile / std::max<int64_t>(columns, 2); }
 
 // The sums of each vector, every one over a part of the weights. A multiplication and addition takes four or five
-// cycles, and two can begin in each cycle: eight or more must be under way, and 14 sums still fit the registers.
+// cycles, and two can start in each cycle: eight or more must be in flight, and 14 sums still fit the registers.
 constexpr int sums_each(int vectors) {
     return vectors >= 8 ? 1 : vectors >= 4 ? 2 : vectors == 3 ? 3 : vectors == 2 ? 4 : 8;
 }
 
-// Where a vector of a tile stands: `columns` of them side by side in each of its rows, but for the last, which stands at
-// `last` in its row: it may overlap the one before.
+// The position of a vector of a tile: `columns` of them are adjacent in each row, except for the last, which is at `last`
+// in its row and may overlap the one before.
 template <int columns>
 INLINE int64_t place_in_tile(int i, int64_t pitch, int64_t last) {
     int64_t row = i / columns, column = i % columns;
@@ -42,7 +43,7 @@ INLINE int64_t place_in_tile(int i, int64_t pitch, int64_t last) {
 }
 
 // sums[i] += Σ value · base[place·scale + i], over the non-zeros from `begin` to `end`, where i goes over the vectors of a
-// tile whose rows stand `pitch` apart.
+// tile whose rows are `pitch` apart.
 template <int rows, int columns, int64_t scale, class Place, class Values>
 INLINE void accumulate(floats* sums, const Place* places, Values values, int64_t begin, int64_t end, const float* base,
                        int64_t pitch, int64_t last) {
@@ -72,19 +73,22 @@ INLINE void accumulate(floats* sums, const Place* places, Values values, int64_t
     }
 }
 
-// Calls body(begins, ends) as constants: whether block b is the first, and whether it is the last one, if that `end`s.
-template <class Body>
+// Calls body(begins, ends): whether block b is the first, and whether it is the last one, if that `end`s. Both are
+// constants with separate kernels; testing them in each row of weights takes 2 to 10 % longer. Weights that share values
+// save memory rather than time, and have no separate kernels, so that building takes less time.
+template <class Values, class Body>
 INLINE void with_ends(int64_t b, int64_t blocks, bool end, Body body) {
     std::true_type yes;
     std::false_type no;
     bool ends = end && b + 1 == blocks;
+    if constexpr (std::is_same_v<Values, Shared>) return body(b == 0, ends);
     if (b == 0)
         ends ? body(yes, yes) : body(yes, no);
     else
         ends ? body(no, yes) : body(no, no);
 }
 
-// Moves what stands in a tile by one pixel to the left. The last ones of its rows are lost.
+// Shifts the sums of a tile by one pixel to the left. The last ones of its rows are lost.
 template <int rows, int columns>
 INLINE void turn(floats* sums) {
     IN_REGISTERS for (int i = 0; i < rows * columns; ++i)

@@ -1,4 +1,4 @@
-// Threads of a sparse kernel: how they share its work, and the memory that each has of its own.
+// Threads of a sparse kernel: how they share its work, and their thread-local memory.
 
 #pragma once
 
@@ -9,14 +9,14 @@
 
 namespace {
 
-// Multiplications, fewer of which are done before another thread is awake: 2¹⁷ of them take some 6 µs in a
+// Fewer multiplications than these take less time than waking another thread: 2¹⁷ of them take some 6 µs in a
 // convolution or a panel, and 50 µs in a product with one vector.
 #ifndef SECATEUR_PARALLEL_MIN  // which the sanitizers' driver lowers
 #define SECATEUR_PARALLEL_MIN (1 << 17)
 #endif
 constexpr int64_t parallel_min = SECATEUR_PARALLEL_MIN;
 
-// Reads and writes denormals as zeros for as long as it lives.
+// Treats denormals as zeros during its lifetime.
 class NoDenormals {
 #if defined(__SSE__)
     unsigned before = __builtin_ia32_stmxcsr();
@@ -45,7 +45,7 @@ class NoDenormals {
 template <class Piece>
 INLINE bool over_pieces(int64_t count, int threads, const Piece& piece) {
     bool whole = true;
-    if (threads == 1) {  // without a word to the OpenMP runtime, which small layers feel
+    if (threads == 1) {  // without the OpenMP runtime, which slows down small layers
         for (int64_t k = 0; k < count; ++k) whole &= piece(k);
         return whole;
     }
@@ -66,7 +66,7 @@ class Scratch {
    public:
     ~Scratch() { std::free(memory); }
 
-    // Room for so many floats, at least one; what was there before is lost. Null if there is not enough memory.
+    // Room for so many floats, at least one; earlier content is lost. Null if there is not enough memory.
     float* take(int64_t count) {
         if (count > size) {
             std::free(memory);
@@ -79,9 +79,9 @@ class Scratch {
     }
 };
 
-// What lies between two steps of a chain; images before they are pooled; and panels of padded images.
+// Intermediate results of a chain; images before they are pooled; and panels of padded images.
 thread_local Scratch scratch_of_thread;
-// What a convolution of one image needs meanwhile: sums that wait for the next block, and the band that they read.
+// Working memory of a convolution of one image: sums between blocks, and the band that they read.
 thread_local Scratch staged_of_thread;
 
 }  // namespace

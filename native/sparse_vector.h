@@ -1,6 +1,6 @@
 // A sparse linear layer for one sample: the product of a matrix and a vector (SpMV).
 //
-// Each weight is read once, and from memory if the layer is large; its partner is anywhere in the input. Columns are
+// Each weight is read once, from memory if the layer is large; its input may be anywhere. Columns are
 // taken in blocks, whose part of the input fits the first level of the cache. A vector holds a weight of each of several
 // rows: with the weights of one row in it, adding its lanes up and the few weights left over at the end of each row took
 // half the time of rows of ten weights, and a seventh of rows of 300.
@@ -30,15 +30,15 @@ INLINE floats gather(const float* x, const Place* places, std::index_sequence<k.
     return floats{x[static_cast<Place>(words[k / each] >> (k % each * bits))]...};
 }
 
-// value · x[place], and zero where the value is: the zeros at the end of a row look at nothing, were it a NaN.
+// value · x[place], and zero if the value is zero, even if x is NaN: rows are padded with zeros at their end.
 template <class Place, class Values, class Lanes>
 INLINE floats product(const Place* places, Values values, int64_t j, const float* x, Lanes lanes) {
     floats value = values.run(j, lanes), found = value * gather(x, places + j, lanes);
     return select(value != 0.f, found, floats{});
 }
 
-// For each of the rows that stand side by side, Σ value · x[place] over its part of the non-zeros from `j` to `end`. Two
-// sums are under way at a time: one by one they would wait for each other.
+// For each of the adjacent rows, Σ value · x[place] over its part of the non-zeros from `j` to `end`. Two
+// sums are computed at a time, because a single one would wait for its own results.
 template <class Place, class Values>
 INLINE floats multiply_slice(const Place* places, Values values, int64_t j, int64_t end, const float* x) {
     auto lanes = std::make_index_sequence<width>();

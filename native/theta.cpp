@@ -7,20 +7,20 @@
 //   ∂θ/∂t = sign(x) · [ −H(|x|−t) + (1−e²)i − b(1−e²)(p−r)i² ]          H(0) = 1, sign(0) = 0
 //
 // One exponential gives them all: w = exp(c−a), where c = 0 if b ≤ 22 and c = b beyond. With A = exp(−c), e = Aw,
-// S = (p+r)/w and K = b(p−r)/w, where A, S and K depend on the threshold alone:
+// S = (p+r)/w and K = b(p−r)/w, where A, S and K depend on the threshold only:
 //
 //   1/i    = 1 + w(S + Ae)                2e² + p + r         = w(S + 2Ae)
 //   1 − e² = (1−e)(1+e)                   4e² + (p+r)(1+e²)   = w(S + e(Se + 4A))
 //   1 − e  = (1−A) − A(w−1)               which keeps its digits where e is almost 1: there c is 0, and A is 1
 //
-// What is computed is this, to 1e-5 of its value, with two liberties:
+// The code computes this to a relative error of 1e-5, with two simplifications:
 //  * a weight far from its threshold, |b−a| > 17 + log(1+b), is settled: θ is x or 0, ∂θ/∂x is 1 or 0, ∂θ/∂t is 0. That
-//    moves θ by at most 4e-8·t and a derivative by at most 4e-8, less than the rounding of the 1 it stands beside. A
-//    vector of settled weights needs no exponential; lanes are settled one by one all the same, so that a result never
-//    depends on its neighbours. A long run with b ≤ 22 is soft: weights so far away are too few to be looked for.
-//  * |θ| below the smallest normal float becomes +0: denormals slow down whoever reads them.
+//    moves θ by at most 4e-8·t and a derivative by at most 4e-8, less than the rounding error of the 1 next to it. A
+//    vector of settled weights needs no exponential. Lanes are still settled one by one, so that a result never depends
+//    on its neighbours. A long run with b ≤ 22 is soft: so few weights are that far away that it is not checked.
+//  * |θ| below the smallest normal float becomes +0: denormals slow down everything that reads them.
 //
-// Sums are taken over blocks whose size depends on the shapes alone, and the blocks are added in order: the bits of a
+// Sums are taken over blocks whose size depends on the shapes only, and the blocks are added in order: the bits of a
 // result do not depend on the number of threads.
 
 #include <algorithm>
@@ -44,19 +44,19 @@ using half_words = int64_t __attribute__((vector_size(vector_bytes / 2)));
 
 constexpr float soft_max = 22;  // the largest soft b: beyond, all weights with a < 1 are settled
 
-// Vectors treated side by side: one alone takes some 65 cycles, mostly waiting for its own results.
+// Vectors processed together: a single one takes about 65 cycles, mostly waiting for its own results.
 constexpr int soft_side = 4;   // in a soft run,
-constexpr int sharp_side = 3;  // in a sharp one, where more of them are more rarely settled all at once,
-constexpr int lanes_side = 2;  // and where each has its own thresholds, and registers run out
+constexpr int sharp_side = 3;  // in a sharp one, where more vectors are less often all settled,
+constexpr int lanes_side = 2;  // with thresholds per lane, where registers run out
 
 constexpr int64_t run_min = 64;          // shorter runs of one threshold are read lane by lane
 constexpr int64_t block_max = 16384;     // weights summed into one partial result
 constexpr int64_t fold_vectors = 64;     // vectors summed in float before the sum moves on to double
 constexpr int64_t columns_max = 2048;    // such weights of a row treated together,
 constexpr int64_t slab_rows = 64;        // and rows summed into one partial result
-constexpr int64_t parallel_min = 32768;  // fewer weights are done before a second thread is awake
+constexpr int64_t parallel_min = 32768;  // fewer weights take less time than waking a second thread
 constexpr int64_t grain = 65536;         // weights a thread takes at a time
-constexpr int64_t huge_bytes = 4 << 20;  // larger results ask for huge pages
+constexpr int64_t huge_bytes = 4 << 20;  // larger results request huge pages
 
 INLINE bool every(ints mask) {
     half_words half[2];
@@ -88,13 +88,13 @@ struct Decay {
     }
 };
 
-// What depends on the threshold alone. Exponents are counted in bits: exp(−αx) = 2^(−rate·x).
+// Values that depend on the threshold only. Exponents are counted in bits: exp(−αx) = 2^(−rate·x).
 template <bool soft>
 struct Cut {
     floats t, floor, rate, b;
     floats anchor, fade, unfade, sum, steepness;  // c/α, A, 1 − A, S, K
     floats depth;                                 // weights farther than this from t are settled
-    floats far;                                   // a size where e is nothing beside 1
+    floats far;                                   // a magnitude where e is negligible compared with 1
 
     Cut() = default;
 
@@ -120,11 +120,11 @@ struct Cut {
         steepness = b * (rest + rest * e) * scale;
     }
 
-    // Ax, and a speck that keeps its square out of the denormals.
+    // Ax, plus a tiny number that keeps its square from becoming denormal.
     INLINE floats faded(floats x) const { return soft ? x : x * fade + 1e-18f; }
 };
 
-// Where a vector of weights lies, seen from its threshold.
+// The position of a vector of weights relative to its threshold.
 template <bool soft>
 struct Place {
     floats size;
@@ -148,7 +148,7 @@ struct Curve {
     floats e, e_faded, i, wi, bump;  // e, Ae, i, wi, (1 − e²)i
 
     INLINE Curve(const Place<soft>& at, const Cut<soft>& cut) {
-        // In a soft run w stays at 2^−64, where nothing sees it: further on it would meet the denormals.
+        // In a soft run w is clamped at 2^−64, where it has no effect: below, it would become denormal.
         Decay w(cut.rate, soft ? (cut.far < at.size ? cut.far : at.size)  // a NaN stays one
                                : keep_where(~at.settled, at.size - cut.anchor));
         e = cut.faded(w.value);
@@ -182,7 +182,7 @@ INLINE bool all_settled(const Place<soft> (&place)[vectors]) {
     return every(settled);
 }
 
-// A step treats some vectors side by side, or the first lanes of a single one: the others are read as zeros, whose θ,
+// A step processes several vectors together, or the first lanes of a single one: the others are read as zeros, whose θ,
 // derivative by t and gradient are zero, and add nothing to any sum. The vectors share a cut and a sum of slopes, or each
 // has its own.
 template <bool wants_norm>
@@ -278,8 +278,8 @@ Sums walk(const Step& by, float threshold, float alpha, int64_t begin, int64_t e
 
 template <class Task>
 void share(int64_t tasks, int64_t weights_per_task, int threads, const Task& task) {
-    if (threads <= 1 || tasks * weights_per_task < parallel_min) {  // a small layer feels the OpenMP runtime, even idle
-        // From the end: what was written last, by whoever made the weights or the gradient, is still in the cache.
+    if (threads <= 1 || tasks * weights_per_task < parallel_min) {  // even idle, OpenMP slows down small layers
+        // From the end: the part of the weights or the gradient that was written last is still in the cache.
         for (int64_t k = tasks; k-- > 0;) task(k);
         return;
     }
@@ -419,7 +419,7 @@ EXPORT double secateur_theta_forward(const float* weight, float* threshold, floa
 }
 
 // weight_gradient = gradient·∂θ/∂x and threshold_gradient (one per group) = Σ (gradient + norm_gradient·sign(x))·∂θ/∂t;
-// either may be null, and so may `gradient`, if only the norm has one: then nothing is asked of the weights.
+// either may be null, and so may `gradient`, if only the norm has one: then the weights get none.
 EXPORT void secateur_theta_backward(const float* gradient, float norm_gradient, const float* weight,
                                     const float* threshold, float alpha, int64_t outer, int64_t groups, int64_t inner,
                                     float* weight_gradient, float* threshold_gradient, int threads) {

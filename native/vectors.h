@@ -1,8 +1,8 @@
-// Vectors of numbers, as wide as the machine's registers: what the kernels of θ and of sparse products are written in.
+// Vectors of numbers, as wide as the machine's registers, for the kernels of θ and of sparse products.
 //
 // GCC and Clang have arithmetic, comparisons and shifts of such vectors as operators; a comparison gives a mask, whose
 // lanes are −1 where it holds and 0 elsewhere. Everything is local to the source that includes it: there is a library
-// for each level of the instruction set, whose vectors have a width of their own.
+// for each level of the instruction set, each with its own vector width.
 
 #pragma once
 
@@ -14,9 +14,10 @@
 #endif
 
 #define INLINE inline __attribute__((always_inline))
-// Before a loop over registers: more than 16 turns of it would not be unrolled, and what they hold would go to memory.
+#define NOINLINE __attribute__((noinline))
+// Before a loop over registers: beyond 16 iterations it would not be unrolled, and registers would spill to memory.
 #define IN_REGISTERS _Pragma("GCC unroll 32")
-#define EXPORT extern "C" __attribute__((visibility("default")))  // all else stays hidden in the library
+#define EXPORT extern "C" __attribute__((visibility("default")))  // all other symbols are hidden
 
 namespace {
 
@@ -30,12 +31,12 @@ constexpr int64_t vector_bytes = 16;
 constexpr int64_t width = vector_bytes / sizeof(float);  // lanes of a vector
 using floats = float __attribute__((vector_size(vector_bytes)));
 using ints = int32_t __attribute__((vector_size(vector_bytes)));
-// Anywhere in memory. A typedef: of `using` Clang ignores the alignment without a word, and what is made of it crashes.
+// Unaligned. A typedef, because Clang silently ignores the alignment in a `using`, and the code crashes.
 typedef floats loose_floats __attribute__((aligned(4), may_alias));
 static_assert(alignof(loose_floats) == 4);
 
-// The same address, of which a compiler does not know what it is made of: it would keep one address for each of several
-// vectors side by side otherwise, and read them from the stack for every row of weights.
+// The same address, hidden from the optimizer: otherwise the compiler keeps one address for each of several adjacent
+// vectors, and reads them from the stack for every row of weights.
 template <class T>
 INLINE T* opaque(T* address) {
     asm("" : "+r"(address));
@@ -52,7 +53,7 @@ INLINE floats select(ints mask, floats yes, floats no) { return mask ? yes : no;
 
 // Lane k is lane places[k] of one and two side by side.
 INLINE floats shuffled(floats one, floats two, ints places) {
-#if defined(__clang__)  // which has shuffles by constants only, and finds these to be constant by itself
+#if defined(__clang__)  // which only shuffles by constants, and finds out itself that these are constant
     floats made;
     for (int64_t k = 0; k < width; ++k) made[k] = places[k] < width ? one[places[k]] : two[places[k] - width];
     return made;
@@ -128,7 +129,7 @@ INLINE floats moved_by_one(floats one, floats two) {
     return shuffled(one, two, places);
 }
 
-// The first lanes of a vector that stands behind another: fewer than all take as long as all where there are masks.
+// The first lanes of a vector that follows another: with masks, fewer lanes take as long as all.
 #ifdef HAS_MASKS
 constexpr bool has_masks = true;
 INLINE floats load_part(const float* from, int64_t lanes) {
@@ -140,7 +141,7 @@ INLINE void store_part(float* to, floats, floats x, int64_t lanes) {
 #else
 constexpr bool has_masks = false;
 INLINE floats load_part(const float* from, int64_t lanes) { return load(from, lanes); }
-// Elsewhere the end of the one before is written again with it.
+// Without masks the end of the previous vector is written again with it.
 INLINE void store_part(float* to, floats before, floats x, int64_t lanes) {
     float both[2 * width];
     store(both, before);
