@@ -1,7 +1,7 @@
 """What does θ cost per weight, natively and in plain torch, and how far is that from a copy of the weights?
 
-Forward returns θ, Σ|θ| and its slope, backward both gradients, each into fresh memory. `copy` writes into memory
-that is kept, `clone` into fresh memory. At αt = 5 every weight needs its exponential, at αt = 40 nearly none does.
+Forward returns θ, Σ|θ| and its slope, backward both gradients, each into fresh memory. `copy` writes into
+existing memory, `clone` into fresh memory. At αt = 5 every weight needs an exponential, at αt = 40 almost none does.
 
     python benchmarks/theta_kernel.py [results.json]
 """  # noqa: D400 - it asks a question
@@ -10,13 +10,15 @@ import json
 import platform
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.testing import assert_close
 from torch.utils.benchmark import Timer
 
 from secateur import native
-from secateur.theta import _backward, _forward_with_norm
+from secateur.theta import theta_and_norm, theta_gradients
+from secateur.theta_autograd import native_backward, native_forward, usable_layout
 
 ALPHA = 100.0
 SHAPES = {"266 k": (300, 887), "37.7 M": (4096, 9216)}
@@ -27,30 +29,31 @@ def median_ns(statement: str, names: dict[str, object], count: int) -> float:
     return timer.blocked_autorange(min_run_time=1).median / count * 1e9
 
 
-def check(names: dict[str, torch.Tensor]) -> None:
-    weight, threshold, grad = names["weight"], names["threshold"], names["grad"]
+def check(names: dict[str, Any]) -> None:
+    weight, threshold, grad, shape = (names[name] for name in ("weight", "threshold", "grad", "shape"))
     ours = [
-        *native.theta_forward(weight, threshold, ALPHA, True),
-        *native.theta_backward(grad, 0.01, weight, threshold, ALPHA, True, True),
+        *native_forward(weight, threshold, ALPHA, shape, want_norm=True),
+        *native_backward(grad, 0.01, weight, threshold, ALPHA, shape, needs=(True, True)),
     ]
-    twins = [
-        *_forward_with_norm(weight, threshold, ALPHA),
-        *_backward(grad, torch.tensor(0.01), weight, threshold, ALPHA),
+    in_torch = [
+        *theta_and_norm(weight, threshold, ALPHA),
+        *theta_gradients(grad, torch.tensor(0.01), weight, threshold, ALPHA),
     ]
     inner = weight.numel() // threshold.numel()
-    for our, twin in zip(map(torch.as_tensor, ours), twins, strict=True):
-        # Settled weights differ by 4e-8, and the twin adds its sums in float32.
-        assert_close(our, twin, rtol=1e-4, atol=1e-6 if our.shape == weight.shape else 1e-7 * inner)
+    for our, other in zip(map(torch.as_tensor, ours), in_torch, strict=True):
+        # Settled weights differ by 4e-8, and torch adds the sums in float32.
+        assert_close(our, other, rtol=1e-4, atol=1e-6 if our.shape == weight.shape else 1e-7 * inner)
 
 
 def measure(weight: torch.Tensor, threshold: torch.Tensor) -> dict[str, float]:
-    names = {"weight": weight, "threshold": threshold, "grad": torch.randn_like(weight), "kept": weight.clone()}
+    names: dict[str, Any] = {"weight": weight, "threshold": threshold, "grad": torch.randn_like(weight)}
+    names |= {"kept": weight.clone(), "shape": usable_layout(weight, threshold)}
     check(names)
     statements = {
-        "forward": "native.theta_forward(weight, threshold, ALPHA, True)",
-        "backward": "native.theta_backward(grad, 0.01, weight, threshold, ALPHA, True, True)",
-        "twin forward": "_forward_with_norm(weight, threshold, ALPHA)",
-        "twin backward": "_backward(grad, torch.tensor(0.01), weight, threshold, ALPHA)",
+        "forward": "native_forward(weight, threshold, ALPHA, shape, want_norm=True)",
+        "backward": "native_backward(grad, 0.01, weight, threshold, ALPHA, shape, needs=(True, True))",
+        "torch forward": "theta_and_norm(weight, threshold, ALPHA)",
+        "torch backward": "theta_gradients(grad, torch.tensor(0.01), weight, threshold, ALPHA)",
         "copy": "kept.copy_(weight)",
         "clone": "weight.clone()",
     }

@@ -5,13 +5,13 @@ import math
 
 import pytest
 import torch
-from networks import CASES, Tied, convolutional, mlp, train
 from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
+from toy_networks import CASES, Tied, convolutional, mlp, train
 
 from secateur import build_sibling, keep_zeros, learned_thresholds, prune, theta
-from secateur.parametrization import readings
+from secateur.weights.tensors import tensors
 
 
 def trained(make=mlp, threshold=0.1):
@@ -71,7 +71,7 @@ def test_pruning_a_deep_copy_leaves_the_original_sibling_intact():
     before = sibling(x)
     prune(copy.deepcopy(sibling))
     assert torch.equal(sibling(x), before)
-    assert len(list(readings(sibling, nn.Module))) == 2
+    assert sum(bool(tensor.functions) for tensor in tensors(sibling)) == 2
 
 
 def test_ties_come_back():
@@ -80,7 +80,7 @@ def test_ties_come_back():
     assert (pruned.embed.weight == 0).any()
 
 
-def test_somebody_elses_parametrization_survives_the_cut():
+def test_a_parametrization_of_other_code_survives_the_cut():
     model = nn.Sequential(nn.Linear(4, 4))
     build_sibling(model)
     nn.utils.parametrize.register_parametrization(model[0], "bias", nn.Tanh())
@@ -111,7 +111,7 @@ def test_a_threshold_without_gradient_is_pointed_out():
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda s: learned_thresholds(s)["0.weight"].threshold.data.fill_(math.nan), "its threshold is nan"),
+        (lambda s: learned_thresholds(s)["0.weight"].threshold.data.fill_(math.nan), "has the threshold nan"),
         (
             lambda s: s[0].parametrizations.weight.original.data[0, 0].fill_(math.nan),
             "holds NaN or infinite weights",

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from networks import CASES, Attention, Custom, Recurrent, Tied, convolutional, mlp
 from torch import nn
 from torch.testing import assert_close
+from toy_networks import CASES, Attention, Custom, Recurrent, Tied, convolutional, mlp
 
 from secateur import SiblingConfig, build_sibling, learned_thresholds, targets, theta
 

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from secateur.measure.effective import distinct_tensors, own_tensors, walk_layers
 from secateur.measure.evaluating import evaluating
-from secateur.sibling import PRUNABLE_LAYERS
+from secateur.weights.tensors import tensors
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """A number of weights and how many of them are exactly zero. A NaN is not a zero."""
+    """A number of weights, and how many of them are exactly zero. NaN is not zero."""
 
     weights: int
     zeros: int
@@ -54,7 +53,7 @@ class Total(Tally):
 
 @dataclass(frozen=True)
 class Counts:
-    """What a network holds: of its prunable weights alone, and of all its parameters."""
+    """Weights and zeros of a network: of its prunable weights, and of all its parameters."""
 
     prunable: Total
     whole: Total
@@ -70,33 +69,26 @@ def count(model: nn.Module, prunable: Collection[str] | None = None) -> Counts:
     wanted = set(prunable_names(model) if prunable is None else prunable)
     chosen, everything = [], []
     with evaluating(model):
-        for names, tensor in distinct_tensors(model).items():
+        for tensor in tensors(model):
             if tensor.is_parameter:
-                everything.append(_count_tensor(names[0], tensor.read()))
-                if wanted.intersection(names):
+                everything.append(_count_tensor(tensor.name, tensor.read()))
+                if wanted.intersection(tensor.names):
                     chosen.append(everything[-1])
-                wanted.difference_update(names)
+                wanted.difference_update(tensor.names)
     if wanted:
         raise ValueError(f'prunable: the model has no parameter "{min(wanted)}"')
     return Counts(_add_up(chosen), _add_up(everything))
 
 
 def prunable_names(model: nn.Module) -> tuple[str, ...]:
-    """Name the matrices of linear, convolution, embedding, bilinear, attention and recurrent layers.
+    """Name the weights that `build_sibling` prunes by default: the matrices of the layers that it knows.
 
-    Biases (also `bias_k` and `bias_v` of attention), norms and the tensors of other layers are left out. A
-    tied tensor has the first of its names, a parametrized one its name in the plain model: `fc.weight`,
-    `rnn.weight_ih_l0`, `attention.in_proj_weight`.
+    These are linear, convolution, embedding, bilinear, attention and recurrent layers. Biases (also `bias_k` and
+    `bias_v` of attention), norms and the tensors of other layers are left out. A tied tensor has the first of its
+    names, a parametrized one its name in the plain model: `fc.weight`, `rnn.weight_ih_l0`, `attention.in_proj_weight`.
     """
     with evaluating(model):
-        sources = {
-            tensor.source
-            for _, layer in walk_layers(model)
-            if isinstance(layer, PRUNABLE_LAYERS)
-            for name, tensor in own_tensors(layer).items()
-            if "weight" in name and tensor.is_parameter and tensor.read().ndim >= 2
-        }
-        return tuple(names[0] for names, tensor in distinct_tensors(model).items() if tensor.source in sources)
+        return tuple(tensor.name for tensor in tensors(model) if tensor.is_weight)
 
 
 def _count_tensor(name: str, tensor: Tensor) -> TensorCount:

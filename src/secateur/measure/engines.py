@@ -1,4 +1,4 @@
-"""The same network under the engines that others run it with: torch itself, torch.compile and ONNX Runtime."""
+"""Dense engines to compare with: eager torch, torch.compile and ONNX Runtime."""
 
 import logging
 import tempfile
@@ -18,46 +18,47 @@ from secateur.nearest import require_one_of
 
 Run = Callable[[Tensor], Tensor]
 
-# What engines may differ by, over the largest answer: they add in another order, and some multiply by transforms.
+# Allowed difference between engines, relative to the largest output: they add in different orders, and some convolve by
+# transforms.
 TOLERANCE = 1e-3
 
 
 class EngineError(RuntimeError):
-    """An engine cannot run a network: not installed, refused it, or gave another answer. The text is one sentence."""
+    """An engine cannot run a network: it is missing, fails, or computes another output. The text is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """A network made ready by one engine for inputs of one shape, without gradients."""
+    """A network prepared by one engine for inputs of one shape, without gradients."""
 
     name: str
     version: str
     threads: int
     run: Run
-    seconds: float  # that it took to make it ready
-    difference: float  # largest, from torch's own answer to the example, over the largest of that answer
+    seconds: float  # to prepare it
+    difference: float  # the largest from torch's output on the example, relative to the largest output
 
 
 def prepare(name: str, model: nn.Module, example_input: Tensor) -> Engine:
-    """Make `model` ready for inputs like `example_input` and check the engine's answer to it against torch's.
+    """Prepare `model` for inputs like `example_input`, and compare the engine's output with torch's.
 
-    `name` is one of `ENGINES`. The engine uses as many threads as torch does at this moment, so set those first; an
-    `Engine` of one thread works in the thread that calls it. The model must be in evaluation mode, and weights that
+    `name` is one of `ENGINES`. The engine uses as many threads as torch does now, so set those first; an `Engine`
+    with one thread runs in the calling thread. The model must be in evaluation mode, and weights that
     change later may or may not be noticed. Raises `EngineError` if the engine cannot be had.
     """
     require_one_of("engine", name, ENGINES)
     if any(module.training for module in model.modules()):
-        raise ValueError("the model is in training mode, which no engine but torch knows: call model.eval() first")
+        raise ValueError("the model is in training mode, which only torch supports: call model.eval() first")
     expected = _without_gradients(model)(example_input)
     if not isinstance(expected, Tensor):
-        raise TypeError(f"the model must answer with one tensor, got {type(expected).__name__}")
+        raise TypeError(f"the model must return one tensor, got {type(expected).__name__}")
     start = time.perf_counter()
     version, run = ENGINES[name](model, example_input)
     answer = run(example_input)
     seconds = time.perf_counter() - start
     difference = _difference(answer, expected)
     if not difference <= TOLERANCE:  # nor NaN
-        raise EngineError(f"{name} answers differently from torch, by {difference:.1e} of the largest answer")
+        raise EngineError(f"the output of {name} differs from torch's by {difference:.1e} of the largest value")
     threads = torch.get_num_threads()
     return Engine(name=name, version=version, threads=threads, run=run, seconds=seconds, difference=difference)
 
@@ -65,7 +66,7 @@ def prepare(name: str, model: nn.Module, example_input: Tensor) -> Engine:
 def prepare_all(
     model: nn.Module, example_input: Tensor, names: Collection[str] | None = None
 ) -> tuple[dict[str, Engine], dict[str, str]]:
-    """Return the engines that run `model`, by name, and for each of the others one sentence that says why not."""
+    """Return the engines that run `model`, by name, and for each of the others the reason in one sentence."""
     found, missing = {}, {}
     for name in ENGINES if names is None else names:
         try:
@@ -76,11 +77,11 @@ def prepare_all(
 
 
 def require_same_answer(answer: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> None:
-    """Refuse to time a sparse network that does not answer like the dense one, up to a share of the largest answer."""
+    """Raise a ValueError if sparse and dense outputs differ by more than a share of the largest value."""
     difference = _difference(answer, expected)
     if not difference <= tolerance:  # nor NaN
         raise ValueError(
-            f"the sparse network answers differently from the dense one, by {difference:.1e} of the largest answer: "
+            f"the output of the sparse network differs from the dense one by {difference:.1e} of the largest value: "
             "not timed"
         )
 
@@ -94,25 +95,25 @@ def _compiled(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
         answer: Tensor = model(x)
         return answer
 
-    # A code object of its own: torch counts recompilations by code, and from the ninth network of a process on (all
-    # share `nn.Module.__call__`) it would run them uncompiled and only log that.
+    # Its own code object, because torch counts recompilations per code object. All networks share `nn.Module.__call__`,
+    # so torch would run the ninth and later ones of a process uncompiled, and only log that.
     own = FunctionType(call.__code__.replace(), call.__globals__, closure=call.__closure__)
     with _silence():
         run = _without_gradients(torch.compile(own, dynamic=False))
         config = import_module("torch._inductor.config")
         try:
-            # Freezing makes constants of the weights: batch norms fold, matrices are packed once. As an option of
-            # torch.compile it does nothing (torch 2.13): the front end asks the configuration at the first call.
+            # Freezing turns weights into constants: batch norms are folded and matrices packed once. As an option of
+            # torch.compile it has no effect (torch 2.13): the front end reads the global configuration at first call.
             with config.patch(freezing=True):
                 run(example_input)
-        except RuntimeError as error:  # all that torch.compile raises of its own
+        except RuntimeError as error:  # the base of torch.compile's own errors
             raise EngineError(f"torch.compile cannot run it: {_first_line(error)}") from error
     return torch.__version__, run
 
 
 def _onnx_runtime(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
     runtime = _import("onnxruntime")
-    for package in ("onnx", "onnxscript"):  # what torch exports with
+    for package in ("onnx", "onnxscript"):  # needed by torch's exporter
         _import(package)
     errors = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     kinds = (errors.Fail, errors.InvalidArgument, errors.InvalidGraph, errors.NotImplemented, errors.RuntimeException)
@@ -120,7 +121,7 @@ def _onnx_runtime(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    # Its threads spin for the next piece of work; they must not do so while a rival is timed.
+    # Its threads would spin while they wait for work, also while a rival is timed.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     with _silence(), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.onnx"
@@ -149,7 +150,7 @@ ENGINES: dict[str, Callable[[nn.Module, Tensor], tuple[str, Run]]] = {
 
 def _without_gradients(call: Run) -> Run:
     def run(x: Tensor) -> Tensor:
-        if torch.is_inference_mode_enabled():  # entering it once more takes 2 µs
+        if torch.is_inference_mode_enabled():  # entering it again takes 2 µs
             return call(x)
         with torch.inference_mode():
             return call(x)
@@ -174,7 +175,7 @@ def _import(package: str) -> ModuleType:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep from the user what exporters tell each other: deprecations, and packages that nobody asked for."""
+    """Silence warnings and logs of exporters: deprecations and missing optional packages."""
     disabled = logging.root.manager.disable
     logging.disable(max(disabled, logging.WARNING))
     try:

@@ -1,4 +1,4 @@
-"""Look at a network without changing it."""
+"""Evaluate a network without changing it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +9,10 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put every module in evaluation mode, without gradients, and give each its own mode back afterwards.
+    """Put every module in evaluation mode, without gradients, and restore each module's own mode afterwards.
 
     The flags are set directly: `train()` and `eval()` may be overridden to do more (LoRA layers merge their
-    weights there), and that could not be undone.
+    weights there), which could not be undone.
     """
     modes = [(module, module.training) for module in model.modules()]
     try:

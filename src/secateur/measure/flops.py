@@ -1,9 +1,8 @@
-"""How many multiply-accumulates a forward pass takes, with every weight and with the non-zero ones alone.
+"""The number of multiply-accumulates of a forward pass, with all weights and with the non-zero ones only.
 
-Counted are the products of weights with activations, and those of activations with activations inside
-attention and bilinear layers: no pruning of weights removes the latter, so they are in the dense and in the
-sparse number. Not counted are element-wise work (biases, norms, activations, gates, softmax) and the cost of
-parametrizations.
+Products of weights with activations count, and so do products of activations with activations inside attention
+and bilinear layers. Pruning does not remove the latter, so they are part of the dense and of the sparse number.
+Element-wise work (biases, norms, activations, gates, softmax) and the cost of parametrizations do not count.
 
 A weight is multiplied once per output position of a convolution, and once per input position of a transposed
 one. Positions on the padding count, as do those that a transposed convolution crops away: a dense engine
@@ -20,15 +19,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.rnn import PackedSequence
 
-from secateur.measure.effective import own_tensors, walk_layers
 from secateur.measure.evaluating import evaluating
+from secateur.weights.tensors import plain_modules, tensors
 
 ELEMENTWISE_LAYERS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.PReLU)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Multiply-accumulates with all weights, and with the non-zero ones alone; each is two FLOPs."""
+    """Multiply-accumulates with all weights, and with the non-zero ones only; each is two FLOPs."""
 
     macs: int
     sparse_macs: int
@@ -40,7 +39,7 @@ class Work:
 
     @property
     def sparse_flops(self) -> int:
-        """Floating point operations with the non-zero weights alone."""
+        """Floating point operations with the non-zero weights only."""
         return 2 * self.sparse_macs
 
 
@@ -57,7 +56,7 @@ class ModelFlops(Work):
     """The work of a network, layer by layer.
 
     `uncounted` names the weights whose products are not in these numbers: those of layers of unknown kind,
-    and those of known layers that were not called, whose weights somebody may have read directly.
+    and those of known layers that were not called, whose weights other code may have read directly.
     """
 
     layers: tuple[LayerFlops, ...]
@@ -66,7 +65,7 @@ class ModelFlops(Work):
 
 @dataclass(frozen=True)
 class _Products:
-    """What one call of a layer multiplies: how often each weight, and how many activations by activations.
+    """The products of one call of a layer: how often each weight is used, and products between activations.
 
     `uses` says for each tensor how often a weight is used in its first, second, … equal block of rows.
     """
@@ -80,7 +79,7 @@ def count_flops(model: nn.Module, *example_inputs: object) -> ModelFlops:
 
     The call runs in evaluation mode, without gradients, and leaves the model as it was. A layer called
     several times counts several times. Only layers are seen: a product that the model's own code computes is
-    named in `uncounted` if it has weights, and goes unnoticed if, as in functional attention, it has none.
+    named in `uncounted` if it has weights, and not counted at all if it has none, as in functional attention.
     """
     calls: dict[nn.Module, list[_Products]] = {}
 
@@ -90,21 +89,21 @@ def count_flops(model: nn.Module, *example_inputs: object) -> ModelFlops:
         if products is not None:
             calls.setdefault(layer, []).append(products)
 
-    layers = dict(walk_layers(model))
+    layers = dict(plain_modules(model))
     with evaluating(model):
         with _hooked(layers.values(), note), _without_fused_attention():
             model(*example_inputs)
         counted = tuple(_add_up(name, layer, calls[layer]) for name, layer in layers.items() if layer in calls)
     return ModelFlops(
         counted,
-        _uncounted(layers, calls),
+        _uncounted(model, calls),
         macs=sum(layer.macs for layer in counted),
         sparse_macs=sum(layer.sparse_macs for layer in counted),
     )
 
 
 def _products(layer: nn.Module, inputs: Mapping[str, object], output: object) -> _Products | None:
-    """Say what one call multiplies, if the layer is of a known kind."""
+    """Return the products of one call, if the layer is of a known kind."""
     match layer:
         case nn.Linear():
             return _Products({"weight": (_rows(output, layer.out_features),)})
@@ -137,14 +136,14 @@ def _attention_products(layer: nn.MultiheadAttention, query: object, key: object
         uses["in_proj_weight"] = (queries, keys, values)
     else:
         uses |= {"q_proj_weight": (queries,), "k_proj_weight": (keys,), "v_proj_weight": (values,)}
-    # Every query meets every key of its sequence, masked or not, and the keys that the layer adds.
+    # Every query is multiplied with every key of its sequence, masked or not, and with the keys that the layer adds.
     length = key.shape[1] if layer.batch_first and key.ndim == 3 else key.shape[0]
     length += (layer.bias_k is not None) + layer.add_zero_attn
     return _Products(uses, 2 * queries * length * layer.embed_dim)
 
 
 def _rows(tensor: object, width: int) -> int:
-    """Count the vectors of `width` numbers in a tensor, whichever dimension they lie along."""
+    """Count the vectors of `width` numbers in a tensor, along any dimension."""
     data = tensor.data if isinstance(tensor, PackedSequence) else tensor
     assert isinstance(data, Tensor)
     return data.numel() // max(width, 1)
@@ -161,17 +160,17 @@ def _add_up(name: str, layer: nn.Module, calls: Sequence[_Products]) -> LayerFlo
     return LayerFlops(name, len(calls), macs=macs, sparse_macs=sparse_macs)
 
 
-def _uncounted(layers: Mapping[str, nn.Module], calls: Mapping[nn.Module, Sequence[_Products]]) -> tuple[str, ...]:
-    counted: set[str] = set()
-    held: list[str] = []
-    for layer_name, layer in layers.items():
-        prefix = f"{layer_name}." if layer_name else ""
-        if layer in calls:
-            counted.update(prefix + name for name in calls[layer][0].uses)
-        if not isinstance(layer, ELEMENTWISE_LAYERS):
-            weights = [name for name, tensor in own_tensors(layer).items() if tensor.is_parameter]
-            held += [prefix + name for name in weights if not _is_bias(name)]
-    return tuple(name for name in held if name not in counted)
+def _uncounted(model: nn.Module, calls: Mapping[nn.Module, Sequence[_Products]]) -> tuple[str, ...]:
+    """Name the parameters that no counted product uses, except biases and those of element-wise layers."""
+    places = [place for tensor in tensors(model) if tensor.is_parameter for place in tensor.places]
+    counted = {
+        f"{place.owner}.{name}" if place.owner else name
+        for place in places
+        if place.module in calls
+        for name in calls[place.module][0].uses
+    }
+    held = [place for place in places if not (isinstance(place.module, ELEMENTWISE_LAYERS) or _is_bias(place.name))]
+    return tuple(place.full_name for place in held if place.full_name not in counted)
 
 
 def _is_bias(name: str) -> bool:
@@ -190,7 +189,7 @@ def _hooked(layers: Iterable[nn.Module], hook: Callable[..., None]) -> Iterator[
 
 @contextmanager
 def _without_fused_attention() -> Iterator[None]:
-    """Make transformer layers call their parts, where hooks can see them."""
+    """Disable the fused path of transformer layers, so that hooks on their parts are called."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

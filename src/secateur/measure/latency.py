@@ -1,4 +1,4 @@
-"""How long a network takes, and how long beside its rivals."""
+"""The latency of a network, alone or compared with rivals."""
 
 import math
 import statistics
@@ -14,15 +14,15 @@ from secateur.measure.evaluating import evaluating
 
 Clock = Callable[[], float]  # seconds
 
-# A turn repeats its call until it takes that long: beside it the clock takes no time, and most calls find their weights
-# in the cache if that can hold them, as in a stream of calls. Alone after its rivals, a small network finds it cold;
-# and of what takes half a millisecond, that is a quarter of the calls in a turn of two.
+# A turn repeats its call for at least this long. Then the cost of reading the clock is negligible, and most calls find
+# their weights in the cache, as in a stream of calls. After a rival's turn the cache is cold for the first call: with
+# turns of 2 ms and calls of half a millisecond, that would be a quarter of all calls.
 LEAST_TURN_MS = 5.0
 
 
 @dataclass(frozen=True)
 class Latency:
-    """The times of repeated calls, in the order in which they were made."""
+    """The times of repeated calls, in order."""
 
     times_ms: tuple[float, ...]
 
@@ -46,7 +46,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A rival's times beside those of the first rival: below 1 it is faster.
+    """A rival's times compared with those of the first rival: below 1 it is faster.
 
     `time_ratio` is the median over the rounds of its time ÷ the first's time in the same round; `interval` is
     the confidence interval of that median.
@@ -66,7 +66,7 @@ def latency_ms(
 ) -> Latency:
     """Time `model(*example_inputs)` in evaluation mode without gradients.
 
-    The number of threads and the handling of denormals are the caller's: nothing of the process is set here.
+    The caller sets the number of threads and the handling of denormals; no global state is changed here.
     """
     if repeats < 2:
         raise ValueError(f"repeats must be ≥ 2 for quartiles, got {repeats}")
@@ -85,7 +85,7 @@ def compare_latency(
     clock: Clock = time.perf_counter,
     calls: Mapping[str, int] | None = None,
 ) -> dict[str, Comparison]:
-    """Time `rivals` in turns, so that whatever slows the machine down slows all of them.
+    """Time `rivals` in turns, so that all of them are affected alike when the machine slows down.
 
     Each of the `warmup` + `repeats` rounds calls every rival once; each round begins with the next rival, so
     that all take every place in turn. Ratios are taken within a round, against the first rival. A rival that is a
@@ -93,7 +93,7 @@ def compare_latency(
     """
     if not rivals:
         raise ValueError("rivals must hold at least one rival, got none")
-    _interval_rank(repeats, confidence)  # refuses too few repeats before any work is done
+    _interval_rank(repeats, confidence)  # raises if there are too few repeats, before any work is done
     _time_rounds(rivals, warmup, clock)
     times_ms = {
         name: [own / (calls or {}).get(name, 1) for own in times]
@@ -111,7 +111,7 @@ def compare_latency(
 
 
 def turn(call: Callable[[], object], calls: int) -> Callable[[], None]:
-    """Return a function that calls so many times: what a rival whose call is short does in its turn."""
+    """Return a function that repeats a call: the turn of a rival whose call is short."""
 
     def repeated() -> None:
         for _ in range(calls):
@@ -121,13 +121,13 @@ def turn(call: Callable[[], object], calls: int) -> Callable[[], None]:
 
 
 def calls_per_turn(call: Callable[[], object], clock: Clock = time.perf_counter) -> int:
-    """Return how often a call must be repeated to fill a turn, by the shortest of a few."""
+    """Return how often a call must be repeated to fill a turn, from the shortest of a few calls."""
     seconds = shortest(call, 4, clock)
     return max(1, math.ceil(LEAST_TURN_MS / 1e3 / seconds)) if seconds > 0 else 1
 
 
 def shortest(call: Callable[[], object], repeats: int, clock: Clock = time.perf_counter) -> float:
-    """Return the shortest time of a call, in seconds, after one to warm up: noise only ever adds."""
+    """Return the shortest time of a call, in seconds, after a warm-up call: noise only adds time."""
     call()
     best = math.inf
     for _ in range(repeats):
@@ -151,7 +151,7 @@ def median_interval(values: Iterable[float], confidence: float = 0.95) -> tuple[
 def _interval_rank(size: int, confidence: float) -> int:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
-    # Of the 2ⁿ equally likely patterns of signs; a fraction, since a float ends at 2¹⁰²³.
+    # Out of 2ⁿ equally likely patterns of signs; a fraction, because 2ⁿ overflows a float from 2¹⁰²⁴ on.
     allowed = Fraction(1 - confidence) / 2 * 2**size
     rank, patterns = 0, 1
     while patterns <= allowed:

@@ -1,4 +1,4 @@
-"""How many bytes a network takes."""
+"""The size of a network in bytes."""
 
 from os import PathLike
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from secateur.measure.effective import distinct_tensors
 from secateur.measure.evaluating import evaluating
+from secateur.weights.tensors import tensors
 
 
 def dense_bytes(model: nn.Module, dtype: torch.dtype | None = None) -> int:
-    """Weigh the state dict of `model` as if nothing were compressed: no header, every zero stored, ties once.
+    """Return the bytes of `model`'s state dict without compression: no header, every zero stored, tied tensors once.
 
-    Each tensor weighs its own dtype, or `dtype` if one is given and it holds floating point numbers.
-    Parametrized and masked tensors weigh as their layers read them: a sibling weighs what its model did.
+    Each tensor has its own dtype, or `dtype` if one is given and it holds floating point numbers. Parametrized and
+    masked tensors count as their layers read them: a sibling has the size of its plain model.
     """
 
     def weigh(tensor: Tensor) -> int:
@@ -22,9 +22,9 @@ def dense_bytes(model: nn.Module, dtype: torch.dtype | None = None) -> int:
         return tensor.numel() * stored_dtype.itemsize
 
     with evaluating(model):
-        return sum(weigh(tensor.read()) for tensor in distinct_tensors(model).values())
+        return sum(weigh(tensor.read()) for tensor in tensors(model))
 
 
 def file_bytes(path: str | PathLike[str]) -> int:
-    """Weigh a file."""
+    """Return the size of a file in bytes."""
     return Path(path).stat().st_size

@@ -1,4 +1,4 @@
-"""L = L₀ + L_wd + L_t: what the paper adds to the loss of a task, and which parameter gets which learning rate."""
+"""L = L₀ + L_wd + L_t: the paper's terms of the loss, and the learning rates of all parameters."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from secateur.parametrization import readings
-from secateur.theta import is_spent, project_, scaled_norm
-from secateur.threshold import LearnedThreshold, Norm, ParameterGroup, chains, learned_thresholds
+from secateur.weights.function import ParameterGroup, WeightFunction, functions, given
+
+_ADDED_IN_FLOAT64 = 1 << 18
 
 
 def parameter_groups(
@@ -19,87 +19,103 @@ def parameter_groups(
 ) -> list[ParameterGroup]:
     """Return the optimizer's groups: weights with decay, biases and norms without, thresholds at lr·ρ without.
 
-    What a quantiser learns (centroids, steps) goes with the biases and is never decayed: it has no zero to return to.
+    Parameters of quantisers (centroids, steps) are in the group of the biases, and are never decayed.
 
-    ρ multiplies the learning rate, not the gradient, which Adam would divide away again. L_wd = λ_wd·‖W‖² acts on
-    the raw weights; its gradient is 2·λ_wd·W, hence `weight_decay = 2·λ_wd`. A model without thresholds gets the
-    first two groups only, so that a dense reference trains in the same way.
+    ρ multiplies the learning rate, not the gradient, because Adam normalises gradients and would cancel it.
+    L_wd = λ_wd·‖W‖² acts on the raw weights; its gradient is 2·λ_wd·W, hence `weight_decay = 2·λ_wd`. A model without
+    thresholds gets the first two groups only, so that a dense reference trains in the same way.
     """
     _refuse_negative(lr=lr, rho=rho, lambda_wd=lambda_wd)
-    functions = learned_thresholds(sibling).values()
-    thresholds = [function.threshold for function in functions]
-    own = {id(threshold) for threshold in thresholds}
-    pruned = {id(reading.original) for reading in readings(sibling, LearnedThreshold)}
-    of_functions = {
-        id(parameter)
-        for module in sibling.modules()
-        if isinstance(module, nn.utils.parametrize.ParametrizationList)
-        for function in module
-        for parameter in function.parameters()
-    }
-    decayed: list[nn.Parameter] = []
-    free: list[nn.Parameter] = []
+    treatments = _treatments(sibling, rho)
+    members: dict[tuple[float, bool], list[nn.Parameter]] = {(1.0, True): [], (1.0, False): []}
     for parameter in sibling.parameters():
-        if id(parameter) not in own:
-            is_weight = parameter.dim() >= 2 or id(parameter) in pruned
-            is_decayed = (is_weight or decay_biases) and id(parameter) not in of_functions
-            (decayed if is_decayed else free).append(parameter)
-    groups: list[ParameterGroup] = [{"params": decayed, "lr": lr, "weight_decay": 2 * lambda_wd}]
-    if free:
-        groups.append({"params": free, "lr": lr, "weight_decay": 0.0})
-    if thresholds:
-        groups.append({"params": thresholds, "lr": lr * rho, "weight_decay": 0.0, "rho": rho})
-        for function in functions:
-            function.record.groups = groups[0], groups[-1]
-        for threshold in thresholds:
-            if type(threshold) is not nn.Parameter:
-                # A sharded threshold (DTensor) is another object during forward, so it cannot be projected there.
-                threshold.register_post_accumulate_grad_hook(project_)
-    return groups
+        usual = 1.0, parameter.dim() >= 2 or decay_biases
+        members.setdefault(treatments.get(id(parameter), usual), []).append(parameter)
+    groups: dict[tuple[float, bool], ParameterGroup] = {}
+    for (rate, is_decayed), parameters in members.items():
+        if parameters or (rate, is_decayed) == (1.0, True):
+            decay = 2 * lambda_wd if is_decayed else 0.0
+            groups[rate, is_decayed] = {"params": parameters, "lr": lr * rate, "weight_decay": decay}
+            if rate != 1:
+                groups[rate, is_decayed]["rho"] = rate
+    for function, _ in functions(sibling):
+        own_groups = (groups.get(treatments.get(id(parameter), (1.0, True))) for parameter in function.parameters())
+        own = next((group for group in own_groups if group is not None and "rho" in group), None)
+        function.optimizer_groups = None if own is None else (groups[1.0, True], own)
+    return list(groups.values())
+
+
+def _treatments(model: nn.Module, rho: float) -> dict[int, tuple[float, bool]]:
+    """Return rate ÷ lr and whether decay applies, for the parameters of functions and the tensors that they prune."""
+    found: dict[int, tuple[float, bool]] = {}
+    for chain in model.modules():
+        if not isinstance(chain, ParametrizationList):
+            continue
+        for function in chain:
+            if not isinstance(function, WeightFunction):  # other parametrizations, such as weight norm: no decay
+                found.update((id(parameter), (1.0, False)) for parameter in function.parameters())
+                continue
+            for parameters, rate, is_decayed in function.groups(rho):
+                found.update((id(parameter), (rate, is_decayed)) for parameter in parameters)
+            if function.prunes:
+                found.update((id(stored), (1.0, True)) for stored in chain.parameters(recurse=False))
+    return found
 
 
 def penalty(sibling: nn.Module, lambda_t: float = 1e-2) -> Tensor:
-    """Return L_t = λ_t · Σ‖θ(W; t)‖₁, whose gradient reaches the thresholds and exactly nothing else.
+    """Return L_t = λ_t · Σ‖θ(W; t)‖₁, whose gradient reaches the thresholds and no other parameter.
 
-    Each tensor counts once, however often the forward read it. Add it to the loss of every backward; with gradient
-    accumulation over k micro-batches divide it by k as you divide the loss.
+    Each tensor counts once, however often a forward pass reads it. Add it to the loss before every backward; with
+    gradient accumulation over k micro-batches divide it by k as you divide the loss. Weight functions of other kinds
+    add their own terms, if they have any.
     """
     if not 0 <= lambda_t < math.inf:
         _refuse_negative(lambda_t=lambda_t)
-    functions = chains(sibling)
-    if not functions:
+    found = functions(sibling)
+    terms: list[tuple[Tensor, Tensor]] = []
+    for function, chain in found:
+        if type(function).penalty is not WeightFunction.penalty:
+            weight = given(function, chain)
+            term = function.penalty(weight)
+            if term is not None:
+                terms.append((term, weight))
+    if not terms:
         raise ValueError(f"{type(sibling).__name__} has no thresholds to penalise: call build_sibling(model) first")
-    _warn_of_lost_settings([function for function, _ in functions])
-    return scaled_norm(_norm(functions), lambda_t)
+    _warn_of_lost_settings([function for function, _ in found])
+    return _scaled_sum(terms, lambda_t)
 
 
-def _norm(functions: list[tuple[LearnedThreshold, ParametrizationList]]) -> Tensor:
-    """Return Σ|θ| over some tensors: as their forward left it, where it is the sum over just these."""
-    left: dict[Norm | None, list[tuple[LearnedThreshold, Tensor]]] = {}
-    for function, chain in functions:
-        # Where torch keeps it: asking for the attribute takes longer. A buffer is kept elsewhere.
-        parameter = chain._parameters.get("original")
-        weight: Tensor = chain.original if parameter is None else parameter
-        left.setdefault(function.take_norm(weight), []).append((function, weight))
-    terms: list[Tensor] = []
-    for norm, readers in left.items():
-        if norm is not None and norm.tensors == len(readers) and not is_spent(norm.total):
-            terms.append(norm.total)
+def _scaled_sum(terms: list[tuple[Tensor, Tensor]], factor: float) -> Tensor:
+    """Return factor · Σ terms, each given with its weight, in float32 unless a weight is float64.
+
+    The order of additions is arbitrary, but fixed, because published logs must stay reproducible to the bit: small
+    layers are added in float64 first, and a single sum is scaled in float64.
+    """
+    dtype = torch.float64 if any(weight.dtype is torch.float64 for _, weight in terms) else torch.float32
+    small: list[Tensor] = []
+    parts: list[Tensor] = []
+    for term, weight in terms:
+        if term.dtype is torch.float64 and weight.numel() <= _ADDED_IN_FLOAT64:
+            small.append(term)
         else:
-            terms.extend(function.norm(weight) for function, weight in readers)
-    return terms[0] if len(terms) == 1 else torch.stack(terms).sum()
+            parts.append(term.to(dtype))
+    if small:
+        parts.append(torch.stack(small).sum().to(dtype))
+    if len(parts) == 1 and parts[0].is_cpu:  # not every device has float64
+        return (parts[0].double() * factor).to(dtype)
+    return torch.stack(parts).sum() * factor
 
 
-def _warn_of_lost_settings(functions: list[LearnedThreshold]) -> None:
-    """Say so, once, when a scheduler has overwritten ρ, or an optimizer does not do the paper's weight decay."""
-    groups = functions[0].record.groups
+def _warn_of_lost_settings(found: list[WeightFunction]) -> None:
+    """Warn, once, when a scheduler has overwritten ρ, or an optimizer does not do the paper's weight decay."""
+    groups = next((function.optimizer_groups for function in found if function.optimizer_groups is not None), None)
     if groups is None:
         return
-    weights, thresholds = groups
-    wanted = weights["lr"] * thresholds["rho"]
-    if not math.isclose(thresholds["lr"], wanted, rel_tol=1e-4, abs_tol=1e-30):
+    weights, own = groups
+    wanted = weights["lr"] * own["rho"]
+    if not math.isclose(own["lr"], wanted, rel_tol=1e-4, abs_tol=1e-30):
         message = (
-            f"the thresholds' learning rate is {float(thresholds['lr']):.3g} instead of lr·rho = {float(wanted):.3g}: "
+            f"the thresholds' learning rate is {float(own['lr']):.3g} instead of lr·rho = {float(wanted):.3g}: "
             "a scheduler with absolute rates (OneCycleLR(max_lr=…), eta_min) has overwritten it; give it one rate per "
             "parameter group"
         )
@@ -111,8 +127,8 @@ def _warn_of_lost_settings(functions: list[LearnedThreshold]) -> None:
     else:
         return
     warnings.warn(message, stacklevel=3)
-    for function in functions:
-        function.record.groups = None
+    for function in found:
+        function.optimizer_groups = None
 
 
 def _refuse_negative(**settings: float) -> None:

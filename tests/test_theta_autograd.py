@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from secateur import native
+from secateur import native, theta_autograd
+from secateur.theta_autograd import layout, usable_layout
 
 pytestmark = pytest.mark.skipif(not native.is_available(), reason="the native library is not built")
 
@@ -75,6 +76,28 @@ def build(request, monkeypatch):
     """Each build of the library that this machine can run, in turn."""
     library = native._open(request.param)
     monkeypatch.setattr(native, "_library", lambda: library)
+    theta_autograd._kernels.cache_clear()
+    yield
+    theta_autograd._kernels.cache_clear()
+
+
+def theta_forward(weight, threshold, alpha, **options):
+    return theta_autograd.native_forward(weight, threshold, alpha, usable_layout(weight, threshold), **options)
+
+
+def theta_backward(grad, norm_grad, weight, threshold, alpha, *needs):
+    shape = usable_layout(weight, threshold)
+    return theta_autograd.native_backward(grad, norm_grad, weight, threshold, alpha, shape, needs=needs)
+
+
+@pytest.mark.parametrize(("capability", "runs"), [("AVX512", True), ("AVX2", False), ("DEFAULT", False)])
+def test_a_machine_with_less_than_a_library_was_built_for_does_not_load_it(capability, runs, monkeypatch):
+    opened = []
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    # As after an install that built for x86-64-v4 alone.
+    monkeypatch.setattr(native, "_open", lambda build: opened.append(build) or (build == "x86_64_v4" or None))
+    assert (native._library.__wrapped__() is not None) == runs
+    assert ("x86_64_v4" in opened) == runs
 
 
 @pytest.fixture
@@ -89,7 +112,7 @@ def test_theta_is_the_papers_formula(sharpness, generator, build):
     threshold = torch.tensor(sharpness / ALPHA)
     weight = weights_around(threshold.item(), generator)
     theta, _, _ = literal_with_derivatives(weight, threshold, ALPHA)
-    ours, _ = native.theta_forward(weight, threshold, ALPHA, want_norm=False)
+    ours, _ = theta_forward(weight, threshold, ALPHA, want_norm=False)
     assert_close(ours.double(), theta, rtol=1e-5, atol=SETTLED * threshold.item())
 
 
@@ -98,22 +121,22 @@ def test_derivatives_are_those_of_the_papers_formula(sharpness, generator, build
     weight = weights_around(sharpness / ALPHA, generator)
     threshold = torch.full_like(weight, sharpness / ALPHA)  # one each, so that none is hidden in a sum
     _, by_weight, by_threshold = literal_with_derivatives(weight, threshold, ALPHA)
-    ours = native.theta_backward(torch.ones_like(weight), 0.0, weight, threshold, ALPHA, True, True)
+    ours = theta_backward(torch.ones_like(weight), 0.0, weight, threshold, ALPHA, True, True)
     assert_close(ours[0].double(), by_weight, rtol=1e-5, atol=SETTLED)
     assert_close(ours[1].double(), by_threshold, rtol=1e-5, atol=5e-7)  # ∂θ/∂t crosses zero near αt = 2
 
 
-@pytest.mark.parametrize(("weight_shape", "threshold_shape", "layout"), LAYOUTS)
-def test_every_layout_reads_its_own_thresholds(weight_shape, threshold_shape, layout, generator, build):
+@pytest.mark.parametrize(("weight_shape", "threshold_shape", "expected"), LAYOUTS)
+def test_every_layout_reads_its_own_thresholds(weight_shape, threshold_shape, expected, generator, build):
     weight = torch.randn(weight_shape, generator=generator) * 0.1
     threshold = torch.rand(threshold_shape, generator=generator) * 0.2
     grad = torch.randn(weight_shape, generator=generator)
     theta, by_weight, by_threshold = literal_with_derivatives(weight, threshold, ALPHA)
 
-    assert native.usable_layout(weight, threshold) == layout
-    ours, norm = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
-    nothing, slope = native.theta_backward(None, 1.0, weight, threshold, ALPHA, True, True)
-    grad_weight, grad_threshold = native.theta_backward(grad, 0.5, weight, threshold, ALPHA, True, True)
+    assert usable_layout(weight, threshold) == expected
+    ours, norm = theta_forward(weight, threshold, ALPHA, want_norm=True)
+    nothing, slope = theta_backward(None, 1.0, weight, threshold, ALPHA, True, True)
+    grad_weight, grad_threshold = theta_backward(grad, 0.5, weight, threshold, ALPHA, True, True)
     shape, outer = threshold.shape, grad + 0.5 * weight.sign()
     assert nothing is None  # the norm sends no gradient to the weights
     assert_close(ours.double(), theta, rtol=1e-5, atol=1e-8)
@@ -127,10 +150,10 @@ def test_every_layout_reads_its_own_thresholds(weight_shape, threshold_shape, la
     ("weight_shape", "threshold_shape"),
     [((3, 4, 5), (3, 1, 5)), ((3, 4), (4, 1)), ((3,), (1, 3)), ((3,), (1, 1)), ((1, 4), (3, 4))],
 )
-def test_other_broadcasts_are_left_to_the_twin(weight_shape, threshold_shape):
+def test_other_broadcasts_are_left_to_torch(weight_shape, threshold_shape):
     weight, threshold = torch.zeros(weight_shape), torch.zeros(threshold_shape)
-    assert native.layout(weight, threshold) is None
-    assert native.usable_layout(weight, threshold) is None
+    assert layout(weight, threshold) is None
+    assert usable_layout(weight, threshold) is None
 
 
 @pytest.mark.parametrize(
@@ -150,8 +173,8 @@ def test_the_number_of_threads_changes_no_bit(weight_shape, threshold_shape, gen
 
     def results(threads: int) -> list[Tensor | float]:
         torch.set_num_threads(threads)
-        forward = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
-        return [*forward, *native.theta_backward(grad, 0.5, weight, threshold, ALPHA, True, True)]
+        forward = theta_forward(weight, threshold, ALPHA, want_norm=True)
+        return [*forward, *theta_backward(grad, 0.5, weight, threshold, ALPHA, True, True)]
 
     for one, two, three in zip(results(1), results(2), results(3), strict=True):
         assert_close(one, two, rtol=0, atol=0)
@@ -164,23 +187,23 @@ def test_a_weight_does_not_feel_its_neighbours(position, size):
     settled[position] = size
     alone = torch.tensor([size])
     threshold = torch.tensor(0.5)
-    among, _ = native.theta_forward(settled, threshold, ALPHA, want_norm=False)
-    single, _ = native.theta_forward(alone, threshold, ALPHA, want_norm=False)
+    among, _ = theta_forward(settled, threshold, ALPHA, want_norm=False)
+    single, _ = theta_forward(alone, threshold, ALPHA, want_norm=False)
     assert among[position] == single[0]
 
 
 @given(weights=st.lists(st.floats(-3, 3, width=32, allow_subnormal=False), max_size=40))
 def test_a_zero_threshold_changes_nothing(weights):
     weight = torch.tensor(weights)
-    assert torch.equal(native.theta_forward(weight, torch.tensor(0.0), 50.0, want_norm=False)[0], weight)
+    assert torch.equal(theta_forward(weight, torch.tensor(0.0), 50.0, want_norm=False)[0], weight)
 
 
 def test_at_zero_theta_is_zero_and_only_the_threshold_stands_still():
     weight = torch.zeros(3)
     threshold = torch.tensor([0.0, 0.1, 0.9])
-    theta, norm = native.theta_forward(weight, threshold, 100.0, want_norm=True)
-    _, slope = native.theta_backward(None, 1.0, weight, threshold, 100.0, False, True)
-    by_weight, by_threshold = native.theta_backward(torch.ones(3), 0.0, weight, threshold, 100.0, True, True)
+    theta, norm = theta_forward(weight, threshold, 100.0, want_norm=True)
+    _, slope = theta_backward(None, 1.0, weight, threshold, 100.0, False, True)
+    by_weight, by_threshold = theta_backward(torch.ones(3), 0.0, weight, threshold, 100.0, True, True)
     assert theta.tolist() == slope.tolist() == by_threshold.tolist() == [0, 0, 0]
     assert norm == 0
     assert by_weight[0] == 1  # H(0) = 1
@@ -190,7 +213,7 @@ def test_at_zero_theta_is_zero_and_only_the_threshold_stands_still():
 
 def test_a_weight_on_its_threshold_counts_as_alive():
     weight, threshold = torch.tensor([0.25, -0.25]), torch.tensor(0.25)
-    by_weight, _ = native.theta_backward(torch.ones(2), 0.0, weight, threshold, 1e4, True, False)
+    by_weight, _ = theta_backward(torch.ones(2), 0.0, weight, threshold, 1e4, True, False)
     assert_close(by_weight, torch.full((2,), 1 + 2500 / 4), rtol=1e-5, atol=0)
 
 
@@ -200,8 +223,8 @@ def test_a_negative_threshold_reads_as_zero_and_is_left_alone(shape, generator):
     negative, zero = torch.full(shape, -0.5), torch.zeros(shape)
     ours, theirs = (
         [
-            *native.theta_forward(weight, threshold, ALPHA, want_norm=True),
-            *native.theta_backward(grad, 0.5, weight, threshold, ALPHA, True, True),
+            *theta_forward(weight, threshold, ALPHA, want_norm=True),
+            *theta_backward(grad, 0.5, weight, threshold, ALPHA, True, True),
         ]
         for threshold in (negative, zero)
     )
@@ -212,17 +235,17 @@ def test_a_negative_threshold_reads_as_zero_and_is_left_alone(shape, generator):
 
 def test_projecting_stores_zero_for_negative_thresholds_and_leaves_the_others():
     threshold = torch.tensor([[-0.5], [0.25], [math.nan], [-0.0]])
-    native.theta_forward(torch.randn(4, 70), threshold, ALPHA, want_norm=True, project=True)
+    theta_forward(torch.randn(4, 70), threshold, ALPHA, want_norm=True, project=True)
     assert_close(threshold, torch.tensor([[0.0], [0.25], [math.nan], [0.0]]), rtol=0, atol=0, equal_nan=True)
 
 
 def test_nan_weights_stay_nan_and_disturb_no_other():
     weight = torch.linspace(-0.3, 0.3, 100)
-    clean, _ = native.theta_forward(weight, torch.tensor(0.1), ALPHA, want_norm=False)
+    clean, _ = theta_forward(weight, torch.tensor(0.1), ALPHA, want_norm=False)
     weight[[3, 99]] = math.nan
-    theta, norm = native.theta_forward(weight, torch.tensor(0.1), ALPHA, want_norm=True)
-    _, slope = native.theta_backward(None, 1.0, weight, torch.tensor(0.1), ALPHA, False, True)
-    by_weight, _ = native.theta_backward(torch.ones(100), 0.0, weight, torch.tensor(0.1), ALPHA, True, True)
+    theta, norm = theta_forward(weight, torch.tensor(0.1), ALPHA, want_norm=True)
+    _, slope = theta_backward(None, 1.0, weight, torch.tensor(0.1), ALPHA, False, True)
+    by_weight, _ = theta_backward(torch.ones(100), 0.0, weight, torch.tensor(0.1), ALPHA, True, True)
     assert theta.isnan().nonzero().flatten().tolist() == by_weight.isnan().nonzero().flatten().tolist() == [3, 99]
     assert torch.equal(theta[~theta.isnan()], clean[~theta.isnan()])
     assert math.isnan(norm)
@@ -232,9 +255,9 @@ def test_nan_weights_stay_nan_and_disturb_no_other():
 @pytest.mark.parametrize("sharpness", SHARPNESS)
 def test_infinite_weights_are_infinitely_alive(sharpness):
     weight, threshold = torch.tensor([math.inf, -math.inf]), torch.tensor(sharpness / ALPHA)
-    theta, _ = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
-    _, slope = native.theta_backward(None, 1.0, weight, threshold, ALPHA, False, True)
-    by_weight, by_threshold = native.theta_backward(torch.ones(2), 0.0, weight, threshold, ALPHA, True, True)
+    theta, _ = theta_forward(weight, threshold, ALPHA, want_norm=True)
+    _, slope = theta_backward(None, 1.0, weight, threshold, ALPHA, False, True)
+    by_weight, by_threshold = theta_backward(torch.ones(2), 0.0, weight, threshold, ALPHA, True, True)
     assert torch.equal(theta, weight)
     assert by_weight.tolist() == [1, 1]
     assert slope.item() == pytest.approx(0, abs=1e-9)
@@ -243,24 +266,24 @@ def test_infinite_weights_are_infinitely_alive(sharpness):
 
 def test_an_infinite_threshold_kills_everything():
     weight, threshold = torch.randn(100), torch.tensor(math.inf)
-    theta, norm = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
-    _, slope = native.theta_backward(None, 1.0, weight, threshold, ALPHA, False, True)
+    theta, norm = theta_forward(weight, threshold, ALPHA, want_norm=True)
+    _, slope = theta_backward(None, 1.0, weight, threshold, ALPHA, False, True)
     assert theta.count_nonzero() == norm == slope == 0
 
 
 def test_no_denormal_leaves_theta():
     weight = torch.logspace(-45, -30, 1000)
     for threshold in (0.0, 1e-3, 0.1):
-        theta, _ = native.theta_forward(weight, torch.tensor(threshold), ALPHA, want_norm=False)
+        theta, _ = theta_forward(weight, torch.tensor(threshold), ALPHA, want_norm=False)
         assert not ((theta != 0) & (theta.abs() < torch.finfo(torch.float32).tiny)).any()
 
 
 def test_gradients_may_be_expanded_and_are_made_only_on_demand(generator):
     weight, threshold = torch.randn(60, 70, generator=generator), torch.full((60, 1), 0.1)
     grad = torch.tensor(0.5).expand(60, 70)
-    both = native.theta_backward(grad, 0.0, weight, threshold, ALPHA, True, True)
-    dense = native.theta_backward(grad.contiguous(), 0.0, weight, threshold, ALPHA, True, False)
-    slope = native.theta_backward(grad.t().contiguous().t(), 0.0, weight, threshold, ALPHA, False, True)
+    both = theta_backward(grad, 0.0, weight, threshold, ALPHA, True, True)
+    dense = theta_backward(grad.contiguous(), 0.0, weight, threshold, ALPHA, True, False)
+    slope = theta_backward(grad.t().contiguous().t(), 0.0, weight, threshold, ALPHA, False, True)
     # Not to the bit: a compiler may fuse additions in one of them and not in the other.
     assert_close(both[0], dense[0], rtol=1e-6, atol=0)
     assert dense[1] is None
@@ -270,7 +293,7 @@ def test_gradients_may_be_expanded_and_are_made_only_on_demand(generator):
 
 def test_a_gradient_without_memory_is_zero():
     weight, threshold = torch.randn(4, 5), torch.tensor(0.1)
-    grads = native.theta_backward(torch._efficientzerotensor(4, 5), 0.0, weight, threshold, ALPHA, True, True)
+    grads = theta_backward(torch._efficientzerotensor(4, 5), 0.0, weight, threshold, ALPHA, True, True)
     assert not any(grad.any() for grad in grads)
 
 
@@ -291,15 +314,15 @@ class Subclass(torch.Tensor):
     ids=["float64", "bfloat16", "meta", "strided", "sparse", "subclass"],
 )
 def test_only_plain_float32_in_cpu_memory_is_touched(weight):
-    assert native.usable_layout(weight, torch.tensor(0.1)) is None
-    assert native.usable_layout(torch.nn.Parameter(torch.zeros(4, 4)), torch.tensor(0.1)) == (1, 1, 16)
+    assert usable_layout(weight, torch.tensor(0.1)) is None
+    assert usable_layout(torch.nn.Parameter(torch.zeros(4, 4)), torch.tensor(0.1)) == (1, 1, 16)
 
 
-def test_whoever_traces_or_transforms_gets_the_twin():
+def test_tracers_and_transforms_get_the_formulas_in_torch():
     seen = []
 
     def watched(weight: Tensor) -> Tensor:
-        seen.append(native.usable_layout(weight, torch.tensor(0.1)))
+        seen.append(usable_layout(weight, torch.tensor(0.1)))
         return weight.sum()
 
     torch.func.vmap(watched)(torch.zeros(4, 4))
@@ -321,6 +344,6 @@ class Watched(torch.nn.Module):
 def test_large_results_keep_their_values_on_huge_pages(generator):
     weight = torch.randn(1200, 1000, generator=generator)
     threshold = torch.tensor(0.5)
-    whole, _ = native.theta_forward(weight, threshold, ALPHA, want_norm=True)
-    rows = [native.theta_forward(row, threshold, ALPHA, want_norm=False)[0] for row in weight]
+    whole, _ = theta_forward(weight, threshold, ALPHA, want_norm=True)
+    rows = [theta_forward(row, threshold, ALPHA, want_norm=False)[0] for row in weight]
     assert torch.equal(whole, torch.stack(rows))

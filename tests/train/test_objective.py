@@ -5,11 +5,11 @@ import warnings
 
 import pytest
 import torch
-from networks import CASES, Attention, Tied, mlp
 from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
+from toy_networks import CASES, Attention, Tied, mlp
 
 from secateur import SiblingConfig, build_sibling, learned_thresholds, parameter_groups, penalty, theta
 from secateur.theta import theta_derivatives

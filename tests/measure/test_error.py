@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from secateur.measure import error_rate
+from secateur.measure import error_of_batches, error_rate
 
 ANSWERS = torch.tensor([[9.0, 0, 0], [0, 9, 0], [0, 0, 9], [0, 9, 0]])  # top answers 0, 1, 2, 1
 
@@ -34,6 +34,29 @@ def test_the_batch_size_changes_nothing(size, batch_size, seed):
     tops = [row.index(max(row)) for row in answers.tolist()]
     wrong = sum(top != label for top, label in zip(tops, labels.tolist(), strict=True))
     assert error_rate(nn.Identity(), answers, labels, batch_size) == pytest.approx(100 * wrong / size)
+
+
+def test_batches_are_read_one_at_a_time_and_count_by_their_size():
+    read = []
+
+    def batches():
+        for rows, labels in (([0, 1, 2], [0, 1, 0]), ([3], [1])):
+            read.append(len(rows))
+            yield ANSWERS[rows], torch.tensor(labels)
+
+    class Counting(nn.Module):
+        def forward(self, x):
+            assert sum(read) <= 4
+            assert read[-1] == len(x)
+            return x
+
+    assert error_of_batches(Counting(), batches()) == 25.0
+    assert read == [3, 1]
+
+
+def test_no_batches_have_no_error_rate():
+    with pytest.raises(ValueError, match="batches must not be empty"):
+        error_of_batches(nn.Identity(), [])
 
 
 class Spy(nn.Module):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
+from secateur import targets
 from secateur.measure import TensorCount, count, prunable_names
 
 
@@ -234,3 +235,69 @@ def test_totals_are_the_sums_over_parameters(widths, density, seed):
     assert whole.weights == sum(math.prod(parameter.shape) for parameter in model.parameters())
     assert whole.kept == sum(int(parameter.sum()) for parameter in model.parameters())
     assert count(model).prunable.kept == sum(int(weight.sum()) for weight in weights)
+
+
+class LowRankAdapted(nn.Linear):
+    """A linear layer with two further matrices, as some LoRA implementations have it."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.lora_a = nn.Parameter(torch.ones(2, 4))
+        self.lora_b = nn.Parameter(torch.ones(3, 2))
+
+
+class Adapter(nn.Module):
+    """A LoRA adapter as a module of its own around a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(4, 3)
+        self.lora_a, self.lora_b = nn.Linear(4, 2, bias=False), nn.Linear(2, 3, bias=False)
+
+
+def tied_in_memory() -> Tied:
+    model = Tied()
+    model.head.weight = nn.Parameter(model.embed.weight.data)
+    return model
+
+
+def named_by_another_layer_first() -> nn.Module:
+    model = nn.Module()
+    model.table = nn.Parameter(torch.ones(2, 3))
+    model.head = nn.Linear(3, 2)
+    model.head.weight = model.table
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "number"),
+    [
+        (LowRankAdapted, 3),
+        (Adapter, 3),
+        (Tied, 1),
+        (tied_in_memory, 1),
+        (named_by_another_layer_first, 1),
+        (lambda: nn.MultiheadAttention(4, 2, add_bias_kv=True), 2),
+        (lambda: nn.MultiheadAttention(4, 2, kdim=3), 4),
+        (lambda: prune.l1_unstructured(nn.Linear(3, 3), "weight", amount=3), 1),
+        pytest.param(
+            lambda: nn.utils.weight_norm(nn.Linear(3, 2)),
+            2,
+            marks=pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated"),
+        ),
+    ],
+)
+def test_what_is_pruned_is_what_is_counted(make, number):
+    model = make()
+    counted = {tensor.name: tensor.weights for tensor in count(model).prunable.tensors}
+    assert counted == {target.name: target.weights for target in targets(model)}
+    assert len(counted) == number
+
+
+@pytest.mark.parametrize("norm", [parametrizations.weight_norm, parametrizations.spectral_norm])
+def test_a_normalised_weight_counts_as_the_plain_layer_is_pruned_and_is_not_pruned_itself(norm):
+    planned = [(target.name, target.weights) for target in targets(nn.Linear(3, 2))]
+    model = norm(nn.Linear(3, 2))
+    assert [(tensor.name, tensor.weights) for tensor in count(model).prunable.tensors] == planned
+    with pytest.raises(ValueError, match="is parametrized already"):
+        targets(model)

@@ -1,6 +1,6 @@
 """Code lengths: how many bits an adaptive entropy coder would need, and what the next symbol would cost.
 
-A coder that knows nothing beforehand and predicts symbol k by (n_k + ½) / (n + A/2), its counts so far (Krichevsky and
+A coder that starts without knowledge and predicts symbol k by (n_k + ½) / (n + A/2), its counts so far (Krichevsky and
 Trofimov), needs for all the symbols together, in any order,
 
     bits(n_1 … n_A) = log₂ [ Γ(n + A/2) / Γ(A/2) · ∏ Γ(½) / Γ(n_k + ½) ]   =   n·H(n_k / n) + O(A/2 · log₂ n)
@@ -112,6 +112,17 @@ def _binary_price(kept: Tensor, length: int, zeros: Tensor) -> Tensor:
     """Return the derivative of the bits in the number kept."""
     kept = kept.double()
     return (torch.digamma(length - kept + zeros) - torch.digamma(kept + 0.5)) / math.log(2)
+
+
+def plain_bits(weight: Tensor, cutoff: float = 0.0) -> Tensor:
+    """Return the bits of positions and of the values as they are, or of all values where that is less.
+
+    Weights below `cutoff` count as zero.
+    """
+    kept = (weight.abs() >= cutoff) & (weight != 0)
+    each = 8 * weight.element_size()
+    sparse = position_bits(kept) + each * kept.sum()
+    return sparse.clamp(max=each * weight.numel()).float()
 
 
 def grid_bits(ratio: Tensor, levels: Tensor, largest: int, *, zeros_are_fixed: bool) -> Tensor:

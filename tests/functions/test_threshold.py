@@ -1,19 +1,14 @@
-"""Small layers are read together at the beginning of a forward, and nobody can tell but by the clock."""
+"""A learned threshold reads its weight as it is, and leaves for the penalty only what is still valid."""
 
 import copy
-from unittest import mock
 
 import pytest
 import torch
-from networks import CASES, convolutional, mlp
 from torch import nn
 from torch.testing import assert_close
+from toy_networks import mlp
 
-from secateur import build_sibling, native, parameter_groups, penalty, prune, theta
-from secateur import threshold as thresholds
-from secateur.threshold import forget_read_ahead
-
-pytestmark = pytest.mark.skipif(not native.is_available(), reason="the native library was not built")
+from secateur import build_sibling, native, parameter_groups, penalty, theta
 
 
 def gradients(sibling, inputs):
@@ -22,56 +17,11 @@ def gradients(sibling, inputs):
     return {name: parameter.grad for name, parameter in sibling.named_parameters()}
 
 
-def readings(sibling, inputs):
-    """How many tensors each node of θ holds that a forward adds to the graph."""
-    with mock.patch.object(native, "theta_forward", wraps=native.theta_forward) as kernel:
-        outputs = sibling(inputs)
-    nodes, seen = [outputs.grad_fn], set()
-    while nodes:
-        node = nodes.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            nodes.extend(following for following, _ in node.next_functions)
-    sizes = sorted(len(node.alphas) for node in seen if type(node).__name__ == "_NativeThetaBackward")
-    assert sum(sizes) == kernel.call_count  # nothing is computed that nobody reads
-    return sizes
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_reading_together_gives_the_same_as_reading_one_by_one(case):
-    make, inputs = CASES[case]
-    together, x = build_sibling(make()), inputs()
-    one_by_one = copy.deepcopy(together)
-    forget_read_ahead(one_by_one)
-    assert torch.equal(together(x), one_by_one(x))
-    for (name, ours), theirs in zip(gradients(together, x).items(), gradients(one_by_one, x).values(), strict=True):
-        # A tensor that is read twice sums its gradients in another order.
-        assert_close(ours, theirs, msg=name)
-
-
-def test_small_layers_share_a_node_and_large_ones_have_their_own(monkeypatch):
-    sibling, x = build_sibling(convolutional()), torch.randn(2, 2, 6, 6)  # 108, 54, 96 and 400 weights
-    assert readings(sibling, x) == [4]
-    monkeypatch.setattr(thresholds, "_SMALL", 108)
-    assert readings(copy.deepcopy(sibling), x) == [1, 3]
-
-
-def test_a_single_small_layer_is_read_by_itself():
-    assert readings(build_sibling(nn.Sequential(nn.Linear(3, 2))), torch.randn(1, 3)) == [1]
-
-
-def test_without_gradients_layers_are_read_one_by_one_and_leave_nothing():
-    sibling = build_sibling(mlp())
-    with torch.no_grad(), mock.patch.object(thresholds, "thetas_with_norm") as together:
-        sibling(torch.randn(2, 12))
-    together.assert_not_called()
-
-
 def test_every_forward_reads_the_weights_as_they_are():
     sibling, x = build_sibling(mlp()), torch.randn(2, 12)
     before = sibling(x)
     with torch.no_grad():
-        sibling[0].parametrizations.weight.original.data.mul_(2)  # no version counter hears of it
+        sibling[0].parametrizations.weight.original.data.mul_(2)  # unseen by the version counter
     fresh = copy.deepcopy(sibling)
     assert not torch.equal(sibling(x), before)
     assert torch.equal(sibling(x), fresh(x))
@@ -114,7 +64,7 @@ def test_the_penalty_of_a_part_is_that_of_the_part():
 
 def test_the_gradient_of_one_layer_leaves_the_others_without():
     sibling = build_sibling(mlp())
-    hidden = sibling[0]  # the second layer is read as well, and not used
+    hidden = sibling[0]
     sibling.register_forward_hook(lambda module, inputs, outputs: hidden(*inputs))
     sibling(torch.randn(2, 12)).sum().backward()
     unused = sibling[2].parametrizations.weight
@@ -123,7 +73,7 @@ def test_the_gradient_of_one_layer_leaves_the_others_without():
     assert unused[0].threshold.grad is None
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["native", "twin"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["native", "torch"])
 def test_loss_and_penalty_may_go_backward_one_after_the_other(dtype):
     sibling, x = build_sibling(mlp()).to(dtype), torch.randn(2, 12, dtype=dtype)
     expected = {name: gradient.clone() for name, gradient in gradients(sibling, x).items()}
@@ -161,7 +111,7 @@ def test_the_penalty_may_come_before_the_forward(fused, compiles):
     assert seen[True] == pytest.approx(seen[False], rel=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["native", "twin"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["native", "torch"])
 def test_a_weight_changed_between_forward_and_backward_is_refused(dtype):
     sibling = build_sibling(mlp()).to(dtype)
     loss = sibling(torch.randn(2, 12, dtype=dtype)).sum()
@@ -171,27 +121,10 @@ def test_a_weight_changed_between_forward_and_backward_is_refused(dtype):
         loss.backward()
 
 
+@pytest.mark.skipif(not native.is_available(), reason="the native library was not built")
 def test_weights_whose_memory_was_given_back_are_not_read():
     sibling = build_sibling(mlp())
     sibling(torch.randn(2, 12))
     sibling[0].parametrizations.weight.original.untyped_storage().resize_(0)  # as a sharding wrapper does
     with pytest.raises(RuntimeError, match="add the penalty to the loss"):
         penalty(sibling).backward()
-
-
-def test_a_pruned_network_has_no_hooks_and_its_sibling_keeps_them():
-    sibling = build_sibling(mlp())
-    pruned = prune(sibling)
-    for hooks in (pruned._forward_pre_hooks, pruned._forward_hooks, pruned._forward_hooks_always_called):
-        assert not hooks
-    assert readings(sibling, torch.randn(2, 12)) == [2]
-
-
-def test_two_networks_may_run_inside_each_other():
-    inner, x = build_sibling(mlp()), torch.randn(2, 12)
-    outer = build_sibling(nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12)))
-    joined = nn.Sequential(outer, inner)
-    expected = copy.deepcopy(joined)
-    forget_read_ahead(expected)
-    for ours, theirs in zip(gradients(joined, x).values(), gradients(expected, x).values(), strict=True):
-        assert torch.equal(ours, theirs)

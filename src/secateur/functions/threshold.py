@@ -1,0 +1,146 @@
+"""A learned threshold: a layer reads θ(weight; threshold), the sibling network of the paper."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from secateur.rate import plain_bits
+from secateur.theta_autograd import is_current, project_, theta, theta_with_norm
+from secateur.weights.function import FunctionGroup, WeightFunction
+from secateur.weights.tensors import tensors
+
+# Where |∂Σ|θ|/∂t| per weight is below this, every weight is so far from the threshold that it cannot move any more.
+_STUCK_SLOPE = 1e-12
+
+
+class LearnedThreshold(WeightFunction):
+    """A layer reads θ(weight; threshold) wherever it reads its weight; the threshold is trained like any parameter.
+
+    `cutoff`, `survivors` and `allow_empty` say what `settle` returns; `secateur.prune` sets them.
+    """
+
+    prunes = True
+    threshold: nn.Parameter
+    alpha: float
+    cutoff: float = 1e-3
+    survivors: Literal["theta", "raw"] = "theta"
+    allow_empty: bool = False
+    # Σ|θ| of the last forward, for the penalty of the same step, and the threshold that it was computed with.
+    _left: tuple[Tensor, Tensor] | None = None
+
+    def __init__(self, threshold: Tensor, alpha: float) -> None:
+        super().__init__()
+        self.threshold, self.alpha = nn.Parameter(threshold), alpha
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return θ(weight; threshold), and keep its norm for the penalty while gradients are recorded."""
+        if torch.compiler.is_exporting():
+            return theta(weight, self.threshold, self.alpha)
+        if not torch.is_grad_enabled():
+            self._left = None  # as in reentrant checkpointing, where the norm kept is that of an earlier step
+            return theta(weight, self.threshold, self.alpha)
+        threshold = self.threshold
+        mapped, norm = theta_with_norm(weight, threshold, self.alpha, project=True)
+        self._left = norm, threshold
+        return mapped
+
+    def penalty(self, weight: Tensor) -> Tensor:
+        """Return Σ|θ|, whose gradient reaches the threshold alone: that of the last forward if it is still valid.
+
+        A norm serves once. Each tensor counts once, however often the forward has read it.
+        """
+        left, self._left = self._left, None
+        if left is not None and is_current(*left, self.threshold):
+            return left[0]
+        # Of a copy: a compiled forward that follows projects the stored threshold, which would count as a change.
+        return theta_with_norm(weight.detach(), self.threshold.clone(), self.alpha)[1]
+
+    def settle(self, weight: Tensor) -> Tensor:
+        """Return the weights with |θ| ≥ `cutoff`, as θ or at their raw values, and exact zeros for the others."""
+        threshold = self.threshold.detach()
+        if not torch.isfinite(threshold).all():
+            raise ValueError(f"has the threshold {_range(threshold)}: training diverged, lower rho or lr")
+        with torch.no_grad():
+            mapped = theta(weight, threshold, self.alpha)
+        if not torch.isfinite(mapped).all():
+            raise ValueError("holds NaN or infinite weights: training diverged, lower the learning rate")
+        kept = mapped.abs() >= max(self.cutoff, torch.finfo(mapped.dtype).tiny)
+        if not kept.any() and not self.allow_empty:
+            raise ValueError(
+                f"would lose all of its {weight.numel():,} weights (threshold {_range(threshold)}, largest |θ| "
+                f"{mapped.abs().max().item():.2g} < cutoff {self.cutoff:g}): train with a smaller rho, lambda_t or "
+                "rate term or for fewer epochs, or allow it: prune(…, allow_empty=True)"
+            )
+        return torch.where(kept, mapped if self.survivors == "theta" else weight, torch.zeros_like(weight))
+
+    def groups(self, rho: float) -> list[FunctionGroup]:
+        """Return the threshold at ρ times the weights' learning rate, without decay."""
+        if type(self.threshold) is not nn.Parameter:
+            # A sharded threshold (DTensor) is another object during forward, so the stored one is not projected there.
+            self.threshold.register_post_accumulate_grad_hook(project_)
+        return [FunctionGroup([self.threshold], rho, False)]
+
+    def after_step(self, weight: Tensor) -> None:
+        """Set stored thresholds below zero to zero, as every reader reads them; a forward in training does the same."""
+        project_(self.threshold)
+
+    def bits(self, weight: Tensor) -> Tensor:
+        """Return the bits of the weights that would be kept, as they are; no gradient can change these."""
+        with torch.no_grad():
+            return plain_bits(theta(weight, self.threshold, self.alpha), self.cutoff)
+
+    def is_stuck(self, weight: Tensor) -> bool:
+        """Return whether no threshold gets a gradient any more, because every weight is too far from it."""
+        threshold = self.threshold.detach().requires_grad_()
+        with torch.enable_grad():
+            norm = theta_with_norm(weight.detach(), threshold, self.alpha)[1]
+        [slope] = torch.autograd.grad(norm, threshold)
+        return bool((slope.abs() * slope.numel() < _STUCK_SLOPE * weight.numel()).all())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_left": None}  # part of a graph that no copy belongs to
+
+    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]  # torch's signature
+        """Move with the model, but stay in float32 when it goes to half precision: steps of t are tiny."""
+
+        def at_least_float32(tensor: Tensor) -> Tensor:
+            moved: Tensor = fn(tensor)
+            half = moved.dtype in (torch.bfloat16, torch.float16)
+            return tensor.to(moved.device, torch.float32) if half else moved
+
+        return super()._apply(at_least_float32, recurse)  # type: ignore[no-untyped-call]  # torch's
+
+    def extra_repr(self) -> str:
+        """Show α and the number of thresholds."""
+        return f"alpha={self.alpha:g}, thresholds={self.threshold.numel()}"
+
+
+def learned_thresholds(sibling: nn.Module) -> dict[str, LearnedThreshold]:
+    """Return the thresholds of a sibling by tensor name, those of tied tensors once, under their first name."""
+    found: dict[str, LearnedThreshold] = {}
+    for tensor in tensors(sibling):
+        function = tensor.function(LearnedThreshold)
+        if function is not None and all(function is not known for known in found.values()):
+            found[tensor.name] = function
+    return found
+
+
+def warn_of_stuck_thresholds(sibling: nn.Module, stacklevel: int) -> None:
+    """Name the tensors whose thresholds get no gradient any more: their sparsity was not learned."""
+    for tensor in tensors(sibling):
+        function = tensor.function(LearnedThreshold)
+        if function is not None and function is tensor.functions[0] and function.is_stuck(tensor.stored):
+            warnings.warn(
+                f'"{tensor.name}": no threshold gets a gradient any more, every weight is far from it '
+                f"({_range(function.threshold)}); its sparsity was decided by overshooting: train with a smaller rho",
+                stacklevel=stacklevel + 1,
+            )
+
+
+def _range(threshold: Tensor) -> str:
+    low, high = threshold.min().item(), threshold.max().item()
+    return f"{low:.3g}" if low == high or low != low else f"{low:.3g} to {high:.3g}"
