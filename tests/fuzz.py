@@ -25,8 +25,9 @@ import torch
 from secateur.encode import container
 from secateur.encode.codecs import CODECS
 from secateur.encode.container import MAGIC, Architecture, Archive, FormatError, seal, to_bytes
+from secateur.encode.layouts import layout_of
 from secateur.encode.levels import Values
-from secateur.encode.records import DTYPES, RecordWriter, layout_of
+from secateur.encode.records import DTYPES, RecordWriter
 from secateur.encode.varint import Cursor, put_varint
 
 LIMIT = 1 << 21  # bytes of decoded tensors that the reader is allowed

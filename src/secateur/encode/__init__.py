@@ -1,9 +1,9 @@
-"""Step 5, encode: the levels of a pruned network in one small file."""
+"""The .cut format: tensors in one small file. It knows tensors, not networks or data; `secateur.files` joins them."""
 
-from secateur.encode.bounds import Bounds, FormatError, Matrix
-from secateur.encode.container import Architecture, Archive, open_archive, to_bytes
-from secateur.encode.files import load, load_state, save
-from secateur.encode.records import Record
+from secateur.encode.codecs.bounds import Bounds, Matrix
+from secateur.encode.container import Architecture, Archive, load_state, open_archive, to_bytes
+from secateur.encode.errors import FormatError
+from secateur.encode.records import TensorRecord
 from secateur.encode.sparse import SparseTensor
 
 __all__ = [
@@ -12,11 +12,9 @@ __all__ = [
     "Bounds",
     "FormatError",
     "Matrix",
-    "Record",
     "SparseTensor",
-    "load",
+    "TensorRecord",
     "load_state",
     "open_archive",
-    "save",
     "to_bytes",
 ]

@@ -1,7 +1,7 @@
-"""The .cut container: a header with one record per tensor, then one stream per tensor. docs/format.md has it all.
+"""The .cut container: a header with one record per tensor, then one stream per tensor; docs/format.md describes it.
 
-A reader believes nothing: every length, shape and count is checked against the file and the caller's limit before
-memory is taken for it. The checksums find accidents; they do not prove who wrote a file.
+A reader trusts nothing: every length, shape and count is checked against the file and the caller's limit before
+memory is allocated for it. The checksums find accidents; they do not prove who wrote a file.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from secateur.encode.bounds import FormatError
 from secateur.encode.codecs import choose
+from secateur.encode.errors import FormatError
+from secateur.encode.layouts import Layout, layout_of
 from secateur.encode.levels import Values
 from secateur.encode.records import (
     LONGEST_NAME,
-    Layout,
-    Record,
     RecordWriter,
-    layout_of,
+    TensorRecord,
     require_storable,
     require_text,
     take_records,
@@ -42,7 +41,7 @@ MAX_BYTES = 4 << 30
 _NAMED, _CLASS, _METADATA, _LAYOUT, _SORTED = 1, 2, 4, 8, 16  # flags
 _LONGEST_TEXT = 1 << 20
 _PIECE = 1 << 20  # bytes of raw elements that are read at a time: whole ones of every dtype
-# What metadata mostly says, known to writer and reader: it would be a tenth of a file of two kilobytes.
+# Frequent metadata, known to writer and reader: without it, metadata would be a tenth of a file of two kilobytes.
 _DICTIONARY = (
     b"authordescriptionlicenceversiontest errorconfigmodelcompressed-quantizer=uniform-conv_levels=256-codec=huffman"
     b"-sort_units=False-lambda_rate=1e-06-quantize_lr=0.002-levels=16-bias_levels=31-quantize_epochs=8"
@@ -54,14 +53,14 @@ _DICTIONARY = (
 
 @dataclass(frozen=True)
 class Architecture:
-    """What network the tensors belong to: one of ours by name, or a class by its path with arguments as data."""
+    """Which network the tensors belong to: one that readers know by name, or a class path with keyword arguments."""
 
     name: str
-    arguments: Mapping[str, Any] | None = None  # None: one of ours
+    arguments: Mapping[str, Any] | None = None  # None: known by name
 
     @property
-    def is_ours(self) -> bool:
-        """Tell whether `models.build` knows it."""
+    def is_named(self) -> bool:
+        """Whether readers know it by its name."""
         return self.arguments is None
 
 
@@ -73,9 +72,9 @@ def to_bytes(
     architecture: Architecture | None = None,
     sorted_units: bool = False,
 ) -> bytes:
-    """Return a whole .cut file; `sorted_units` notes down that hidden units are in another order than they were."""
+    """Return a whole .cut file; `sorted_units` records that hidden units were reordered."""
     codecs = choose(codec)
-    layout = layout_of(architecture.name) if architecture is not None and architecture.is_ours else None
+    layout = layout_of(architecture.name) if architecture is not None and architecture.is_named else None
     if layout != tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()):
         layout = None
     head, streams = bytearray(), []
@@ -85,7 +84,7 @@ def to_bytes(
     known: dict[tuple[object, ...], int] = {}
     for index, (name, tensor) in enumerate(tensors.items()):
         require_storable(name, tensor)
-        signs = (tensor.is_conj(), tensor.is_neg())  # which a view may turn without touching memory
+        signs = (tensor.is_conj(), tensor.is_neg())  # a view may set these without touching memory
         memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), signs)
         if tensor.numel() and memory in known:
             writer.put_alias(name, known[memory])
@@ -98,7 +97,7 @@ def to_bytes(
 
 
 def seal(flags: int, head: bytes, streams: Iterable[bytes], version: int = VERSION) -> bytes:
-    """Put a header and streams together to a file."""
+    """Join a header and streams to a file."""
     front = bytearray([version, flags])
     put_varint(front, len(head))
     sealed = bytes(front) + head
@@ -109,7 +108,7 @@ class Archive:
     """A .cut file that is open for reading: its header is checked, its tensors are decoded one by one when asked for.
 
     `max_bytes` limits what all tensors together may take in memory, at four bytes an element or more, and what their
-    codec needs beside them: a file of a few bytes may announce any number of zeros.
+    codec needs in addition: a file of a few bytes may announce any number of zeros.
     """
 
     def __init__(self, file: BinaryIO, max_bytes: int = MAX_BYTES) -> None:
@@ -124,7 +123,7 @@ class Archive:
 
     @property
     def has_sorted_units(self) -> bool:
-        """Whether hidden units were sorted when the file was written: the function is the model's, their order not."""
+        """Whether hidden units were sorted when the file was written; the function is still the model's."""
         return bool(self.flags & _SORTED)
 
     def _read_header(self) -> tuple[Cursor, int]:
@@ -164,23 +163,23 @@ class Archive:
             raise cursor.wrong("the layout is that of a network that is unknown: update secateur")
         return layout
 
-    def record(self, name: str) -> Record:
+    def record(self, name: str) -> TensorRecord:
         """Return what the file says about a tensor."""
         for record in self.records:
             if record.name == name:
                 return record
         raise KeyError(name)
 
-    def read(self, record: Record) -> Tensor:
+    def read(self, record: TensorRecord) -> Tensor:
         """Decode one tensor, and no other."""
         with _inside(record):
             return decode_tensor(self._stream(record), record.coding, record.dtype, record.shape)
 
-    def read_sparse(self, record: Record) -> SparseTensor:
-        """Decode what is not zero in one tensor; there is never a dense one, nor its levels as a matrix.
+    def read_sparse(self, record: TensorRecord) -> SparseTensor:
+        """Decode the non-zeros of one tensor, without a dense tensor or a matrix of its levels.
 
-        What it takes beside the stream goes with the non-zeros, and with a few rows where the codec is "context". A
-        tensor without zeros takes twice the memory of a dense one: `read` is for those, and one whose places and values
+        In addition to the stream, memory grows with the non-zeros, and with a few rows if the codec is "context". A
+        tensor without zeros takes twice the memory of a dense one: use `read` for it. A tensor whose places and values
         would take more than `max_bytes` is refused.
         """
         dtype, shape = record.dtype, record.shape
@@ -195,12 +194,12 @@ class Archive:
                 places, bits = decode_sparse(self._stream(record), record.coding, dtype, shape)
             return sparse_tensor(places, bits, dtype, shape)
 
-    def _stream(self, record: Record) -> memoryview:
+    def _stream(self, record: TensorRecord) -> memoryview:
         [stream] = [*self._pieces(record, max(record.length, 1))] or [b""]
         return memoryview(stream)
 
-    def _pieces(self, record: Record, most: int) -> Iterator[bytes]:
-        """Yield the stream of a tensor, at most that many bytes at a time, and make sure that it was sound."""
+    def _pieces(self, record: TensorRecord, most: int) -> Iterator[bytes]:
+        """Yield the stream of a tensor, at most that many bytes at a time, and check it in the end."""
         self._file.seek(record.offset)
         checksum = 0
         for start in range(0, record.length, most):
@@ -213,8 +212,8 @@ class Archive:
         if checksum != record.checksum:
             raise FormatError("the stream is damaged: its checksum does not match", offset=0)
 
-    def read_all(self) -> Iterator[tuple[Record, Tensor]]:
-        """Decode all tensors in the order of the file; tied ones are one tensor."""
+    def read_all(self) -> Iterator[tuple[TensorRecord, Tensor]]:
+        """Decode all tensors in the order of the file; tied names share one tensor."""
         tied: dict[str, Tensor] = {}
         shared = {record.alias_of for record in self.records}
         for record in self.records:
@@ -225,8 +224,8 @@ class Archive:
 
 
 @contextmanager
-def _inside(record: Record) -> Iterator[None]:
-    """Let errors inside name the tensor, and count bytes from the start of the file."""
+def _inside(record: TensorRecord) -> Iterator[None]:
+    """Make errors inside name the tensor, and count bytes from the start of the file."""
     try:
         yield
     except FormatError as error:
@@ -243,6 +242,12 @@ def open_archive(path: str | PathLike[str], max_bytes: int = MAX_BYTES) -> Itera
             raise _in_file(error, path) from error
 
 
+def load_state(path: str | PathLike[str], *, max_bytes: int = MAX_BYTES) -> dict[str, Tensor]:
+    """Read the tensors of a .cut file by name, as a plain state dict; tied names share one tensor."""
+    with open_archive(path, max_bytes) as archive:
+        return {record.name: tensor for record, tensor in archive.read_all()}
+
+
 def _in_file(error: FormatError, path: str | PathLike[str]) -> FormatError:
     named = FormatError(str(error))
     named.message, named.offset, named.tensor = error.message, error.offset, error.tensor
@@ -251,13 +256,13 @@ def _in_file(error: FormatError, path: str | PathLike[str]) -> FormatError:
 
 
 def _put_preamble(head: bytearray, metadata: dict[str, str], architecture: Architecture | None) -> int:
-    """Append architecture and metadata as far as there are any, and return the flags that say so."""
+    """Append architecture and metadata, if there are any, and return the flags that say so."""
     flags = 0
     if architecture is not None:
-        flags |= _NAMED if architecture.is_ours else _CLASS
+        flags |= _NAMED if architecture.is_named else _CLASS
         require_text("the name of the architecture", architecture.name)
         put_text(head, architecture.name)
-        if not architecture.is_ours:
+        if not architecture.is_named:
             put_text(head, _arguments_as_json(architecture))
     if metadata:
         flags |= _METADATA
@@ -328,7 +333,7 @@ def _take_metadata(cursor: Cursor) -> dict[str, str]:
         while inner.left:
             key = inner.text(_LONGEST_TEXT)
             if key in metadata:
-                raise inner.wrong(f"{key[:40]!r} is there twice")
+                raise inner.wrong(f"{key[:40]!r} appears twice")
             metadata[key] = inner.text(_LONGEST_TEXT)
     except FormatError as error:
         raise cursor.wrong(f"the metadata is damaged: {error.message}") from error

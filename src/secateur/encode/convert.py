@@ -1,41 +1,37 @@
-"""From a safetensors file to a .cut file and back, and whether the two are the same."""
+"""Convert safetensors files to .cut files and back, and compare the two bit by bit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from secateur import data, models
 from secateur.atomic import require_file, write_atomically
-from secateur.encode.bounds import FormatError
 from secateur.encode.container import MAX_BYTES, Architecture, open_archive, to_bytes
-from secateur.encode.files import load, warn_of_negative_zeros
+from secateur.encode.errors import FormatError
+from secateur.encode.layouts import layout_of
 from secateur.encode.levels import to_bits
-from secateur.encode.records import layout_of
-from secateur.measure import error_rate
+from secateur.encode.negative_zeros import warn_of_negative_zeros
 
 
 @dataclass(frozen=True)
-class Verification:
-    """What a check of a file found: how it differs from its original, and how often the network is wrong."""
+class Comparison:
+    """What a file holds, and the names of the tensors that differ from their originals."""
 
     path: str
     bytes: int
     tensors: int
     elements: int
     differences: tuple[str, ...] | None  # None: there was nothing to compare with
-    error: float | None = None
-    original_error: float | None = None
-    test_images: int = 0
 
     @property
     def is_equal(self) -> bool:
-        """Tell whether nothing differs from the original, as far as there is one."""
+        """Whether no tensor differs from its original, as far as there is one."""
         return not self.differences
 
 
@@ -53,18 +49,18 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ValueError(f"{path} is not a safetensors file: {error}") from error
 
 
-def pack(source: Path, target: Path, *, codec: str = "smallest") -> int:
+def pack(source: Path, target: Path, *, codec: str = "smallest", networks: Collection[str] = ()) -> int:
     """Write the tensors of a safetensors file to a .cut file, without loss; return its size in bytes.
 
-    Metadata goes along; a network of ours that it names becomes the file's architecture.
+    Metadata goes along. If its entry "network" is one of `networks`, it becomes the file's architecture.
     """
     _require_apart(source, target)
     tensors, metadata = read_safetensors(source)
     warn_of_negative_zeros(tensors)
     architecture = None
-    if metadata.get("network") in models.MODELS:
+    if metadata.get("network") in networks:
         architecture = Architecture(metadata.pop("network"))
-        # In the network's own order, in which a name resembles the one before.
+        # In the order of the layout, which safetensors does not keep.
         order = [name for name, _, _ in layout_of(architecture.name) or () if name in tensors]
         tensors = {name: tensors[name] for name in dict.fromkeys([*order, *tensors])}
     content = to_bytes(tensors, codec=codec, metadata=metadata, architecture=architecture)
@@ -76,14 +72,14 @@ def unpack(source: Path, target: Path, *, max_bytes: int = MAX_BYTES) -> int:
     """Write the tensors of a .cut file to a safetensors file; return its size in bytes."""
     _require_apart(source, target)
     with open_archive(source, max_bytes) as archive:
-        # Here tied tensors are written one by one, which the reader does not reckon with.
+        # Here tied tensors are written one by one; the reader's limit counts them once.
         total = sum(record.size * record.dtype.itemsize for record in archive.records)
         if total > max_bytes:
             raise FormatError(f"unpacked it takes {total:,} bytes, more than max_bytes = {max_bytes:,} allows")
         for record in archive.records:
             _require_storable(record.name, record.dtype)
         metadata = dict(archive.metadata)
-        if archive.architecture is not None and archive.architecture.is_ours:
+        if archive.architecture is not None and archive.architecture.is_named:
             metadata["network"] = archive.architecture.name
         # Tied tensors share memory, which the format refuses: each gets its own.
         tensors = {r.name: tensor if r.alias_of is None else tensor.clone() for r, tensor in archive.read_all()}
@@ -105,70 +101,19 @@ def _require_apart(source: Path, target: Path) -> None:
         raise ValueError(f"{target} is the source itself: choose another target")
 
 
-def verify(
-    path: Path,
-    *,
-    against: Path | None = None,
-    data_set: str | None = None,
-    data_root: Path | None = None,
-    max_bytes: int = MAX_BYTES,
-) -> Verification:
-    """Decode every tensor of a file; compare each, bit by bit, with the original; count errors on test images."""
-    originals, _ = read_safetensors(against) if against is not None else ({}, {})
+def compare(path: Path, originals: Mapping[str, Tensor] | None, *, max_bytes: int = MAX_BYTES) -> Comparison:
+    """Decode every tensor of a file and compare each, bit by bit, with the original of its name, if there are any."""
     differences: list[str] = []
     elements = 0
     with open_archive(path, max_bytes) as archive:
         for record, tensor in archive.read_all():
             elements += record.size
-            if against is not None and not _same(tensor, originals.get(record.name)):
+            if originals is not None and not _same(tensor, originals.get(record.name)):
                 differences.append(record.name)
         stored = {record.name for record in archive.records}
         size, count = archive.size, len(archive.records)
-    differences += [name for name in originals if name not in stored]
-    found = Verification(str(path), size, count, elements, None if against is None else tuple(differences))
-    if data_set is None:
-        return found
-    return _with_errors(found, path, originals, data_set, data_root, max_bytes)
-
-
-def _with_errors(
-    found: Verification,
-    path: Path,
-    originals: dict[str, Tensor],
-    data_set: str,
-    data_root: Path | None,
-    max_bytes: int,
-) -> Verification:
-    scaling, _ = read_inputs(path)
-    model = load(path, max_bytes=max_bytes).float()  # like the images
-    images = data.load(data_set, "test", data_root)
-    wanted = tuple(getattr(model, "input_shape", ()))
-    if wanted != tuple(images.images.shape[1:]):
-        raise ValueError(f"{path} takes images of shape {wanted}, {data_set} has {tuple(images.images.shape[1:])}")
-    inputs = scaling(images.images)
-    error = error_rate(model, inputs, images.labels)
-    original = _error_with(model, originals, inputs, images.labels) if _fits(originals, model) else None
-    return replace(found, error=error, original_error=original, test_images=len(images.labels))
-
-
-def read_inputs(path: Path) -> tuple[data.Scaling, str]:
-    """Return the scaling that the inputs of a file's network need, and the name of its data set."""
-    with open_archive(path) as archive:
-        metadata = archive.metadata
-    try:
-        return data.Scaling(float(metadata["mean"]), float(metadata["std"])), metadata["data"]
-    except (KeyError, ValueError):
-        raise ValueError(f"{path} does not say how its inputs are scaled: pack the model of a run") from None
-
-
-def _fits(state: dict[str, Tensor], model: nn.Module) -> bool:
-    """Tell whether a model can hold these tensors; what differs is reported already."""
-    return {n: t.shape for n, t in state.items()} == {n: t.shape for n, t in model.state_dict().items()}
-
-
-def _error_with(model: nn.Module, state: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> float:
-    model.load_state_dict(state)
-    return error_rate(model, inputs, labels)
+    differences += [name for name in originals or {} if name not in stored]
+    return Comparison(str(path), size, count, elements, None if originals is None else tuple(differences))
 
 
 def _same(tensor: Tensor, original: Tensor | None) -> bool:

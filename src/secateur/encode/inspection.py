@@ -1,4 +1,4 @@
-"""What is in a .cut file, tensor by tensor, and what the same weights weigh in other forms."""
+"""Inspect a .cut file tensor by tensor, and compare its size with other formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from secateur.encode import nncodec_sizes
 from secateur.encode.codecs import CODECS
 from secateur.encode.container import MAX_BYTES, Architecture, open_archive, to_bytes
 from secateur.encode.levels import Values, find_levels, find_values, to_bits, view_2d
-from secateur.encode.records import Record
+from secateur.encode.records import TensorRecord
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TensorReport:
     shape: tuple[int, ...]
     weights: int
     nonzero: int
-    levels: int | None  # distinct values but zero; None where values are stored as they are
+    levels: int | None  # distinct values except zero; None if values are stored as they are
     values: str
     codec: str
     bytes: int
@@ -65,7 +65,7 @@ class FileReport:
 
     @property
     def dense_bytes(self) -> int:
-        """What the tensors weigh uncompressed, ties once."""
+        """The uncompressed size of the tensors; tied ones count once."""
         return sum(t.dense_bytes for t in self.tensors if t.tied_to is None)
 
 
@@ -79,10 +79,10 @@ def inspect(path: Path, *, max_bytes: int = MAX_BYTES) -> FileReport:
 
 
 def entropy_bits(tensor: Tensor) -> float:
-    """Return what independent draws of positions and values would cost: n·H(kept or not) + kept·H(value) bits.
+    """Return the bits of independent positions and values: n·H(kept or not) + kept·H(value).
 
-    A codec goes below it only by what neighbours tell. Where most values are there once, and H(value) would be no more
-    than their number, it is the entropy of each byte of a value that counts.
+    A codec can only go below it by using neighbours. Where most values appear once, H(value) would measure nothing but
+    their number, so the entropy of each byte of the values counts instead.
     """
     bits = to_bits(tensor)
     values = bits[bits != 0]
@@ -100,7 +100,7 @@ def _entropy(counts: npt.NDArray[np.integer]) -> float:
 
 
 def sizes(tensors: Mapping[str, Tensor], *, nncodec: Path | None = None) -> dict[str, int]:
-    """Weigh the same tensors in every form, in bytes: whole files where the form is a file.
+    """Return the size of the same tensors in every format, in bytes: whole files where the format is a file.
 
     Compressors get the plain numbers, one tensor after the other. CSR has 32-bit columns and row starts; tensors with
     less than two dimensions stay dense. The entropy bound (see entropy_bits) is without codebooks and header. `nncodec`
@@ -121,7 +121,7 @@ def sizes(tensors: Mapping[str, Tensor], *, nncodec: Path | None = None) -> dict
     return found
 
 
-def _report(record: Record, tensor: Tensor) -> TensorReport:
+def _report(record: TensorRecord, tensor: Tensor) -> TensorReport:
     bits = to_bits(tensor)
     has_levels = record.coding.kind not in (Values.RAW, Values.BITS)
     distinct = len(np.unique(bits[bits != 0])) if has_levels else None

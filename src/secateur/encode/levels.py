@@ -1,4 +1,4 @@
-"""A tensor as an integer level matrix, 0 where a weight was pruned, and what each level is worth.
+"""A tensor as a matrix of integer levels, 0 where a weight was pruned, and the value of each level.
 
 Bits count, not numbers: a tensor comes back with the same bit patterns, −0.0 and NaN payloads included. "Zero" is the
 pattern without a bit; −0.0 is a value like any other. Levels follow the order of the values: −k … −1 for those with
@@ -17,7 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from secateur.encode.bounds import MOST_LEVELS, FormatError, Matrix, Places, empty_places
+from secateur.encode.codecs.bounds import MOST_LEVELS, Matrix, Places, empty_places
+from secateur.encode.errors import FormatError
 
 Array = npt.NDArray[Any]
 
@@ -28,7 +29,7 @@ _FLOATS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7, torch.float6
 
 
 class Values(IntEnum):
-    """How a record says what its levels are worth; the numbers are the file's."""
+    """How a record gives the values of its levels; the numbers are those in files."""
 
     RAW = 0  # no levels: the tensor's bytes
     STEP = 1  # level · step, step in float32
@@ -41,7 +42,7 @@ class Values(IntEnum):
 
 
 class Levels(NamedTuple):
-    """Levels of a tensor with what they are worth: `table` holds a step, a codebook or nothing, as bytes.
+    """Levels of a tensor and their values: `table` holds a step, a codebook or nothing, as bytes.
 
     Most weights are zero: the others are listed, with their places in the flat tensor.
     """
@@ -95,7 +96,7 @@ def unsigned(dtype: torch.dtype) -> str:
 
 
 def find_values(bits: Array) -> tuple[Places, Array]:
-    """Return where flat bit patterns are not zero, and those; piece by piece, so that nothing else takes memory."""
+    """Return where flat bit patterns are not zero, and those patterns; piece by piece, to save memory."""
     count = int(np.count_nonzero(bits))
     places = empty_places(count, bits.size)
     values = np.empty(count, bits.dtype)
@@ -124,7 +125,7 @@ def find_levels(places: Places, values: Array, dtype: torch.dtype, shape: tuple[
 
 
 def look_up(table: Array, matrix: Matrix) -> Array:
-    """Replace levels by their values, in place where they are as wide: memory that was never used costs most of all.
+    """Replace levels by their values, in place if they have the same width: touching new memory is the slowest part.
 
     The order of `table` is that of `check_table`.
     """
@@ -160,7 +161,7 @@ def check_table(table: bytes, kind: Values, dtype: torch.dtype, negatives: int, 
 
 
 def table_bytes(kind: Values, dtype: torch.dtype, negatives: int, positives: int) -> int:
-    """Say how many bytes of a stream are its step or codebook."""
+    """Return how many bytes of a stream are its step or codebook."""
     if kind in (Values.STEP, Values.HALF_STEP):
         return 4 if kind == Values.STEP else 2
     if kind == Values.CODEBOOK:
@@ -169,7 +170,7 @@ def table_bytes(kind: Values, dtype: torch.dtype, negatives: int, positives: int
 
 
 def fits(kind: Values, dtype: torch.dtype) -> bool:
-    """Tell whether tensors of this dtype can have values of this kind."""
+    """Return whether tensors of this dtype can have values of this kind."""
     if kind in (Values.STEP, Values.HALF_STEP):
         return dtype in (torch.float32, torch.float16, torch.bfloat16)
     if kind == Values.CODEBOOK:
@@ -193,7 +194,7 @@ def _levels_of_floats(places: Places, bits: Array, dtype: torch.dtype, shape: tu
         return
     kind, table = _smallest_codebook(codebook, values, dtype)
     kept -= negatives
-    kept += kept >= 0  # level 0 is nothing's
+    kept += kept >= 0  # level 0 means zero
     yield Levels(places, kept, shape, kind, table, negatives, len(distinct) - negatives)
     found = None if dtype == torch.float64 or len(table) <= 2 else _find_step(values, codebook, dtype)
     if found is not None:
@@ -246,7 +247,7 @@ def _bits_of_keys(keys: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> Array:
 def _to_float64(bits: Array, dtype: torch.dtype) -> npt.NDArray[np.float64]:
     if dtype == torch.bfloat16:
         bits = bits.astype("<u4") << np.uint32(16)
-    with np.errstate(invalid="ignore"):  # a signalling NaN is no news here: whoever asks looks for it
+    with np.errstate(invalid="ignore"):  # signalling NaN: the callers check for it
         values: npt.NDArray[np.float64] = bits.view(f"<f{bits.dtype.itemsize}").astype(np.float64)
     return values
 

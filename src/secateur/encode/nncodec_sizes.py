@@ -1,7 +1,7 @@
-"""Weigh level matrices as NNCodec codes them: run by the interpreter of its own environment, with NumPy beside it.
+"""Measure the size of level matrices coded by NNCodec; run by an interpreter that has NNCodec and NumPy installed.
 
-Only its coder is loaded: the package around it would ask for torchvision and more. The best of both directions, four
-binarisations and with or without skipped rows counts, so that the rival is at its best; each stream is decoded.
+Only its coder is loaded: the package around it would need torchvision and more. The best of both directions, four
+binarisations and with or without skipped rows counts, so that NNCodec is at its best; each stream is decoded.
 """
 
 import importlib.util

@@ -1,25 +1,21 @@
-"""The records of a .cut header, one per tensor: what it is called, what it is, how it is coded, where it lies."""
+"""The records of a .cut header, one per tensor: its name, dtype and shape, how it is coded, and where its stream is."""
 
 from __future__ import annotations
 
 import math
 import zlib
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from secateur import models
-from secateur.encode import context
-from secateur.encode.bounds import MOST_LEVELS, FormatError
-from secateur.encode.codecs import CODECS, RAW, by_number
+from secateur.encode.codecs import CODECS, RAW, by_number, context
+from secateur.encode.codecs.bounds import MOST_LEVELS
+from secateur.encode.errors import FormatError
+from secateur.encode.layouts import Layout
 from secateur.encode.levels import Values, fits, table_bytes, view_2d
 from secateur.encode.tensors import ZEROS, Coding
 from secateur.encode.varint import Cursor, put_pair, put_varint
-
-Layout: TypeAlias = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 
 LONGEST_NAME = 512  # bytes
 DTYPES: tuple[torch.dtype, ...] = (
@@ -44,7 +40,7 @@ _MOST_TENSORS, _MOST_DIMENSIONS, _MOST_ELEMENTS = 1 << 16, 32, 1 << 48
 
 
 @dataclass(frozen=True)
-class Record:
+class TensorRecord:
     """What a file says about one tensor, and where its stream lies."""
 
     name: str
@@ -67,24 +63,14 @@ class Record:
         return "raw" if self.coding.codec == RAW else by_number(self.coding.codec).name
 
 
-@lru_cache
-def layout_of(network: str) -> Layout | None:
-    """Return names, dtypes and shapes of a network of ours, which are part of the format; None if it is not one."""
-    if network not in models.MODELS:
-        return None
-    with torch.device("meta"):
-        state = models.MODELS[network]().state_dict()
-    return tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items())
-
-
 def require_text(what: str, text: str) -> None:
-    """Refuse a name that no reader would take."""
+    """Refuse a name that no reader would accept."""
     if not text or not text.isprintable() or len(text.encode()) > LONGEST_NAME:
         raise ValueError(f"{what} must be printable, of 1 to {LONGEST_NAME} bytes, got {text[:60]!r}")
 
 
 def require_storable(name: str, tensor: Tensor) -> None:
-    """Refuse what no record can describe."""
+    """Refuse a tensor that no record can describe."""
     require_text("a tensor's name", name)
     if tensor.dtype not in DTYPES or tensor.layout != torch.strided or tensor.is_quantized:
         kind = f"{tensor.layout} tensor of {tensor.dtype}"
@@ -149,13 +135,15 @@ class RecordWriter:
         self._stem = stem
 
 
-def take_records(cursor: Cursor, layout: Layout | None, offset: int, end: int, max_bytes: int) -> tuple[Record, ...]:
+def take_records(
+    cursor: Cursor, layout: Layout | None, offset: int, end: int, max_bytes: int
+) -> tuple[TensorRecord, ...]:
     """Read all records; their streams must fill the file from `offset` to its end."""
     count = cursor.varint() if layout is None else len(layout)
     if count > _MOST_TENSORS:
         raise cursor.wrong(f"{count:,} tensors are announced, {_MOST_TENSORS:,} are allowed")
     names: set[str] = set()
-    records: list[Record] = []
+    records: list[TensorRecord] = []
     stem, budget, working = b"", max_bytes, 0
     for index in range(count):
         if layout is None:
@@ -210,10 +198,10 @@ def _take_name(cursor: Cursor, before: bytes, ending: int) -> tuple[bytes, str]:
     return stem, name
 
 
-def _take_alias(cursor: Cursor, name: str, records: list[Record]) -> Record:
+def _take_alias(cursor: Cursor, name: str, records: list[TensorRecord]) -> TensorRecord:
     index = cursor.varint()
     if index >= len(records) or records[index].alias_of is not None:
-        raise cursor.wrong("it is tied to a tensor that is not there")
+        raise cursor.wrong("it is tied to a tensor that does not exist")
     return replace(records[index], name=name, alias_of=records[index].name)
 
 
@@ -225,15 +213,15 @@ def _take_type(cursor: Cursor, number: int, rank: int) -> tuple[torch.dtype, tup
 
 def _take_record(
     cursor: Cursor, name: str, dtype: torch.dtype, shape: tuple[int, ...], kind: Values, codec: int, offset: int
-) -> Record:
+) -> TensorRecord:
     size = math.prod(shape)
     negatives, positives = (0, 1) if kind in (Values.RAW, Values.BITS) else cursor.pair()
     if negatives + positives >= MOST_LEVELS:
-        raise cursor.wrong(f"{negatives:,} + {positives:,} levels beside zero are more than {MOST_LEVELS - 1:,}")
+        raise cursor.wrong(f"{negatives:,} + {positives:,} levels besides zero are more than {MOST_LEVELS - 1:,}")
     if negatives + positives == 0:
         if (kind, codec) != (ZEROS.kind, ZEROS.codec):
             raise cursor.wrong("a tensor without levels is coded as if it had some")
-        return Record(name, dtype, shape, ZEROS, offset, 0, 0)
+        return TensorRecord(name, dtype, shape, ZEROS, offset, 0, 0)
     if size == 0:
         raise cursor.wrong("an empty tensor is coded as if it had values")
     if kind == Values.RAW:
@@ -249,7 +237,7 @@ def _take_record(
         raise cursor.wrong(f"codec {codec} is unknown: the file was written by a newer version")
     if not fits(kind, dtype) or length < table_bytes(kind, dtype, negatives, positives):
         raise cursor.wrong(f"{kind.name} values of {dtype} do not exist, or not in {length:,} bytes")
-    return Record(name, dtype, shape, coding, offset, length, int.from_bytes(cursor.take(4), "little"))
+    return TensorRecord(name, dtype, shape, coding, offset, length, int.from_bytes(cursor.take(4), "little"))
 
 
 def _take_shape(cursor: Cursor, rank: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The non-zeros of a tensor, straight from its stream: a sparse kernel needs them, and no dense tensor before."""
+"""The non-zeros of a tensor, straight from its stream: sparse kernels need no dense tensor."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from secateur.encode.bounds import FormatError, Places, empty_places
+from secateur.encode.codecs.bounds import Places, empty_places
+from secateur.encode.errors import FormatError
 from secateur.encode.levels import Array, from_bits, unsigned
 
 
 class SparseTensor(NamedTuple):
-    """What is not zero in a tensor: `places` in the flat tensor, in rising order, and the `values` there.
+    """The non-zeros of a tensor: `places` in the flat tensor, in rising order, and the `values` there.
 
     Places are int32, or int64 in a tensor of 2³¹ elements and more. Values have the tensor's dtype; bfloat16 and
     float8, which NumPy does not know, become float32, which holds all of theirs. −0.0 is a value, as it is in the file.
@@ -36,8 +37,8 @@ def sparse_tensor(places: Places, bits: Array, dtype: torch.dtype, shape: tuple[
 def find_raw(read: Callable[[], Iterator[bytes]], dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[Places, Array]:
     """Return where raw elements are not zero, and their bit patterns.
 
-    `read` yields all bytes anew, in pieces of whole elements: they are counted first, so that only what is kept takes
-    memory.
+    Each call of `read` yields all bytes, in pieces of whole elements: non-zeros are counted first, so that only they
+    take memory.
     """
     count = sum(int(np.count_nonzero(_marks(piece, dtype))) for piece in read())
     words = max(dtype.itemsize // 8, 1)  # per element: two where it is complex128

@@ -1,4 +1,4 @@
-"""One tensor as a stream and back: what its levels are worth, then the levels by a codec, or else plain bytes."""
+"""Encode one tensor as a stream, and back: the values of its levels, then the levels by a codec; or plain bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from secateur.encode import context, rans
-from secateur.encode.bounds import Bounds, FormatError, Matrix, Places, SparseLevels, empty_places
-from secateur.encode.codecs import CODECS, RAW, Codec, by_number, smallest
+from secateur.encode.codecs import CODECS, RAW, Codec, by_number, context, rans, smallest
+from secateur.encode.codecs.bounds import Bounds, Matrix, Places, SparseLevels, empty_places
+from secateur.encode.errors import FormatError
 from secateur.encode.levels import (
     Array,
     Levels,
@@ -37,16 +37,16 @@ _MUCH_MEMORY = 80 << 20  # what "context" takes for a vector of 2²⁰ elements
 
 @dataclass(frozen=True)
 class Coding:
-    """How a tensor is coded: with a stream, all that a decoder has to know."""
+    """How a tensor is coded: all that a decoder needs in addition to the stream."""
 
     kind: Values
     codec: int = RAW
-    nonzero: int = 0  # not known of raw bytes
+    nonzero: int = 0  # unknown for raw bytes
     negatives: int = 0
     positives: int = 0
 
     def bounds(self, shape: tuple[int, ...]) -> Bounds:
-        """Return what a codec is told of the levels."""
+        """Return what a codec knows about the levels beforehand."""
         return Bounds(*view_2d(shape), self.nonzero, -self.negatives, self.positives)
 
 
@@ -66,7 +66,7 @@ def encode_tensor(tensor: Tensor, codecs: tuple[Codec, ...]) -> tuple[Coding, by
         for levels in find_levels(places, values, dtype, shape):
             coding, stream = _code_levels(levels, codecs)
             found.append((coding, stream))
-            # Where one value is most of them, distinct ones are few among all, and still a good part of the stream.
+            # Where one value is very frequent, distinct values are few, but their table may be much of the stream.
             distinct = levels.negatives + levels.positives
             few_levels = 4 * distinct <= nonzero and 4 * len(levels.table) <= len(stream)
         if not few_levels:
@@ -78,7 +78,7 @@ def encode_tensor(tensor: Tensor, codecs: tuple[Codec, ...]) -> tuple[Coding, by
 
 
 def decode_tensor(stream: memoryview, coding: Coding, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Give a tensor back; offsets of errors count from the start of the stream."""
+    """Return the tensor; offsets of errors count from the start of the stream."""
     if coding.kind == Values.RAW:
         return from_bits(np.frombuffer(stream, unsigned(dtype)), dtype, shape)
     if coding.nonzero == 0:
@@ -92,7 +92,7 @@ def decode_tensor(stream: memoryview, coding: Coding, dtype: torch.dtype, shape:
         return from_bits(bits, dtype, shape)
     table, stream, start = _take_table(stream, coding, dtype)
     bounds = coding.bounds(shape)
-    if by_number(coding.codec).decode is rans.decode:  # which needs no matrix in between
+    if by_number(coding.codec).decode is rans.decode:  # it needs no matrix in between
         with _offsets_from(start):
             return from_bits(rans.decode_values(stream, bounds, table), dtype, shape)
     return from_bits(look_up(table, _decode_levels(stream, start, coding.codec, bounds)), dtype, shape)
@@ -101,9 +101,9 @@ def decode_tensor(stream: memoryview, coding: Coding, dtype: torch.dtype, shape:
 def decode_sparse(
     stream: memoryview, coding: Coding, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> tuple[Places, Array]:
-    """Give back where a tensor is not zero, in rising order, and those bit patterns; there is no dense tensor.
+    """Return the places of a tensor's non-zeros, in rising order, and their bit patterns, without a dense tensor.
 
-    Raw elements are not taken: `find_values` is for those.
+    This does not decode raw elements: use `find_raw`.
     """
     size = math.prod(shape)
     if coding.nonzero == 0:
@@ -117,13 +117,13 @@ def decode_sparse(
     table, stream, start = _take_table(stream, coding, dtype)
     places, levels = _decode_sparse_levels(stream, start, coding.codec, coding.bounds(shape))
     values = look_up(table, levels)
-    if not values.all():  # a level below half of the smallest float, which only a stranger's encoder would use
+    if not values.all():  # a level below half of the smallest float, which our encoder never writes
         places, values = places[values != 0], values[values != 0]
     return places, values
 
 
 def _take_table(stream: memoryview, coding: Coding, dtype: torch.dtype) -> tuple[Array, memoryview, int]:
-    """Return what every level is worth, and the stream of levels with its place in the whole one."""
+    """Return the value of every level, the stream of levels, and where it begins in the whole stream."""
     cursor = Cursor(stream)
     size = table_bytes(coding.kind, dtype, coding.negatives, coding.positives)
     table = check_table(bytes(cursor.take(size)), coding.kind, dtype, coding.negatives, coding.positives)
@@ -139,13 +139,13 @@ def _code_levels(levels: Levels, codecs: tuple[Codec, ...]) -> tuple[Coding, byt
 def _smallest(levels: Levels, bounds: Bounds, codecs: tuple[Codec, ...]) -> tuple[int, bytes]:
     if _is_long(bounds):
         codecs = _quick(codecs)
-    if [codec.encode for codec in codecs] == [rans.encode]:  # which needs no matrix
+    if [codec.encode for codec in codecs] == [rans.encode]:  # it needs no matrix
         return codecs[0].number, rans.encode_sparse(levels.places, levels.kept, bounds)
     return smallest(levels.matrix, bounds, codecs)
 
 
 def _is_long(bounds: Bounds) -> bool:
-    """Tell whether "context" would need more memory than the matrix itself takes, and that is a lot."""
+    """Return whether "context" would need much memory, and more than the matrix itself."""
     return context.working_bytes(bounds.rows, bounds.columns) > max(4 * bounds.size, _MUCH_MEMORY)
 
 
@@ -166,7 +166,7 @@ def _decode_sparse_levels(stream: memoryview, start: int, codec: int, bounds: Bo
 
 @contextmanager
 def _offsets_from(start: int) -> Iterator[None]:
-    """Let the offsets of errors inside count from `start` bytes before."""
+    """Make the offsets of errors inside count from `start` bytes before."""
     try:
         yield
     except FormatError as error:
@@ -176,7 +176,7 @@ def _offsets_from(start: int) -> Iterator[None]:
 def _code_bits(
     places: Places, values: Array, shape: tuple[int, ...], codecs: tuple[Codec, ...]
 ) -> tuple[Coding, bytes]:
-    """Code where the values are, unless they are everywhere, and then the values, most significant bytes first."""
+    """Code the places of the values, unless there are no zeros, then the values, most significant bytes first."""
     out = bytearray()
     codec, nonzero = RAW, len(places)
     if nonzero < math.prod(shape):
@@ -184,7 +184,7 @@ def _code_bits(
         codec, stream = _smallest(marks, Bounds(*view_2d(shape), nonzero, 0, 1), codecs)
         put_varint(out, len(stream))
         out += stream
-    # One row of bytes has no neighbours above: the slow codec has nothing to add, not even where it was asked for.
+    # One row of bytes has no neighbours above: the slow codec gains nothing, even if the user asked for it.
     quick = _quick(codecs)
     for plane in reversed(values.view("u1").reshape(nonzero, -1).T):
         _put_plane(out, plane, quick)
@@ -210,7 +210,7 @@ def _put_plane(out: bytearray, plane: Array, codecs: tuple[Codec, ...]) -> None:
 def _decode_bits(
     stream: memoryview, coding: Coding, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> tuple[Places | None, Array]:
-    """Return the bit patterns that are not zero, with their places unless they are everywhere."""
+    """Return the non-zero bit patterns, and their places unless there are no zeros."""
     cursor = Cursor(stream)
     width = dtype.itemsize
     places: Places | None = None
@@ -232,7 +232,7 @@ def _take_plane(cursor: Cursor, count: int) -> Array:
     codec = cursor.byte()
     if codec == RAW:
         return np.frombuffer(cursor.take(count), "u1")
-    if by_number(codec).name == "context":  # its memory was not asked for, and no plane was ever written by it
+    if by_number(codec).name == "context":  # its memory was not budgeted, and our encoder never uses it for planes
         raise cursor.wrong("a plane of bytes is coded by a codec for matrices")
     nonzero = cursor.varint()
     if nonzero > count:

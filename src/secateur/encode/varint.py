@@ -1,12 +1,12 @@
-"""Whole numbers in as few bytes as they need, and a cursor that never reads past its end.
+"""Varints, and a cursor that never reads past its end.
 
 A varint holds 7 bits a byte, lowest first, the top bit set in every byte but the last; there is one way to write a
-number, and the reader refuses the others.
+number, and the reader refuses all others.
 """
 
 from __future__ import annotations
 
-from secateur.encode.bounds import FormatError
+from secateur.encode.errors import FormatError
 
 _LONGEST = 9  # bytes: 63 bits
 
@@ -44,7 +44,7 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """How many bytes there are still to read."""
+        """How many bytes are still to be read."""
         return len(self._content) - self.position
 
     def wrong(self, message: str) -> FormatError:
@@ -97,6 +97,6 @@ class Cursor:
             raise self.wrong("a text is not UTF-8") from None
 
     def end(self) -> None:
-        """Make sure that everything was read."""
+        """Refuse bytes that are left over."""
         if self.left:
             raise self.wrong(f"{self.left:,} bytes are left over")

@@ -1,9 +1,9 @@
 """Step 6, run: pruned networks, faster than dense ones."""
 
-from secateur.run.chain import SparseChain
-from secateur.run.files import load_sparse
-from secateur.run.layout import Kernel
+from secateur.run.compile import compile_sparse
+from secateur.run.kernels.kernel import Kernel
+from secateur.run.load import load_sparse
 from secateur.run.plan import Group, Plan
-from secateur.run.planner import compile_sparse
+from secateur.run.sparse_chain import SparseChain
 
 __all__ = ["Group", "Kernel", "Plan", "SparseChain", "compile_sparse", "load_sparse"]

@@ -1,4 +1,4 @@
-"""What was found out about a network: which layers run sparse, together with which, and how."""
+"""A plan: which layers of a network run sparse, which of them together, and with which kernel."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from secateur.atomic import write_atomically
-from secateur.run.layout import Kernel
+from secateur.run.kernels.kernel import Kernel
 
 _VERSION = 1
 
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that run as one call, or a layer that stays dense if there is no kernel; with the times that decided."""
+    """Layers that run as one call, or a layer that stays dense if `kernel` is None; with the times that decided."""
 
     layers: tuple[str, ...]
     kernel: Kernel | None
     dense_ms: float
-    sparse_ms: float  # of the best sparse way, also where that lost
+    sparse_ms: float  # of the best sparse way, even if dense was faster
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,17 @@ class Plan:
 
     @property
     def sparse_groups(self) -> tuple[Group, ...]:
-        """Those that have a kernel."""
+        """The groups that run sparse."""
         return tuple(group for group in self.groups if group.kernel is not None)
 
     def to_json(self) -> str:
-        """Return it as text."""
+        """Return the plan as JSON."""
         data = _without_nan({"version": _VERSION, **asdict(self)})
         return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read a plan, and believe nothing."""
+        """Read a plan from text that may be anything."""
         try:
             data = json.loads(text)
             if not isinstance(data, dict) or data.pop("version", None) != _VERSION:
@@ -71,20 +71,20 @@ class Plan:
             if len(set(names)) < len(names) or set(names) != set(weights):
                 raise ValueError("its layers are not those it gives the weights of")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise ValueError(f"the plan is damaged ({error}): make it anew with compile_sparse") from error
+            raise ValueError(f"the plan is damaged ({error}): make a new one with compile_sparse") from error
         return cls(groups, weights, batch, threads, lanes, dense_ms, compiled_ms)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write it to a file, whole or not at all."""
+        """Write the plan to a file, atomically."""
         write_atomically(Path(path), self.to_json().encode())
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Plan:
-        """Read it from a file."""
+        """Read a plan from a file."""
         try:
             text = Path(path).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is no plan: it is not text") from error
+            raise ValueError(f"{path} is not a plan: it is not text") from error
         try:
             return cls.from_json(text)
         except ValueError as error:
@@ -109,7 +109,7 @@ class Plan:
                 )
 
     def require_within(self, weights: Mapping[str, tuple[Sequence[int], int]]) -> None:
-        """Refuse a plan whose sparse layers cannot be had from these by taking out units that nobody needs."""
+        """Refuse a plan whose sparse layers cannot be these layers after removing dead units."""
         for name in (name for group in self.sparse_groups for name in group.layers):
             shape, count = self.weights[name]
             whole = weights.get(name)
@@ -127,7 +127,7 @@ class Plan:
 
 
 def _without_nan(value: Any) -> Any:
-    """Replace times that are no numbers, which JSON does not have."""
+    """Replace NaN and infinity by null: JSON has neither."""
     if isinstance(value, dict):
         return {name: _without_nan(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -142,7 +142,7 @@ def _describe(entry: tuple[Sequence[int], int] | None) -> str:
 def _group(data: Any) -> Group:
     kernel = data["kernel"]
     if kernel is not None:
-        kernel = {"aligned": False, **kernel}  # which earlier plans do not know
+        kernel = {"aligned": False, **kernel}  # earlier plans lack it
         if set(kernel) != {"vectors", "spread", "shared", "aligned"}:
             raise ValueError(f"a kernel has vectors, spread, shared and aligned, got {kernel}")
         shared, aligned = _flag(kernel["shared"]), _flag(kernel["aligned"])

@@ -1,9 +1,8 @@
-"""From a .cut file and pictures to answers."""
+"""Classify pictures with the network in a .cut file."""
 
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ from typing import BinaryIO
 import torch
 from torch import Tensor, nn
 
-from secateur import data, models
+from secateur import data, networks
 from secateur.encode import open_archive
-from secateur.encode.convert import read_inputs
-from secateur.run.files import load_sparse
+from secateur.files import build_empty, input_shape, is_ours, read_inputs
+from secateur.run.load import load_sparse
 
 _STANDARD_INPUT = Path("-")
 _MOST_BYTES = 1 << 28  # of a picture from a pipe, which has to be kept whole
@@ -25,7 +24,7 @@ _MOST_BYTES = 1 << 28  # of a picture from a pipe, which has to be kept whole
 
 @dataclass(frozen=True)
 class Guess:
-    """A class, what it is called, and how probable the network holds it to be."""
+    """A class, what it is called, and its probability according to the network."""
 
     label: int
     name: str
@@ -36,7 +35,7 @@ class Guess:
 class Answer:
     """What a network says of one picture: the likeliest classes first, or else why it says nothing."""
 
-    picture: str  # its name, which can be printed whatever bytes it is made of
+    picture: str  # its name, escaped so that it can be printed
     guesses: tuple[Guess, ...] = ()
     failure: str | None = None  # a sentence that names the picture
 
@@ -52,7 +51,7 @@ def predict(
     """Yield what the network in a .cut file says of pictures, in their order, `batch` of them at a time.
 
     A source is a picture, a folder, whose pictures are taken by name, or "-", the bytes of one on standard input. A
-    picture that cannot be read is an answer that says so, and the others are answered all the same. `invert` is for
+    picture that cannot be read gives an answer that says so; the others are still answered. `invert` is for
     ink on paper where the network was trained on white strokes on black, as on MNIST.
     """
     for name, number in (("top", top), ("batch", batch)):
@@ -60,29 +59,29 @@ def predict(
             raise ValueError(f"{name} must be ≥ 1, got {number}")
     data.require_pillow()
     shape = _input_shape(path)
-    scaling, data_set = read_inputs(path)
+    expected = read_inputs(path)
     network: nn.Module | None = None
-    pictures = _read_all(sources, shape, invert)
+    pictures = _read_all(sources, shape, invert=invert, crop=expected.is_folder)
     while together := [*islice(pictures, batch)]:
         # Laid out for as many pictures as come at a time; the first batch is the largest.
         network = network if network is not None else load_sparse(path, batch=len(together))
         found = [picture for _, picture in together if isinstance(picture, Tensor)]
-        rows = iter(_probabilities(network, scaling(torch.stack(found)))) if found else iter(())
+        rows = iter(_probabilities(network, expected.scaling(torch.stack(found)))) if found else iter(())
         for name, picture in together:
             if isinstance(picture, str):
                 yield Answer(name, failure=picture)
             else:
-                yield _answer(name, next(rows), data_set, top)
+                yield _answer(name, next(rows), expected.classes, top)
 
 
 def _input_shape(path: Path) -> tuple[int, int, int]:
     with open_archive(path) as archive:
         architecture = archive.architecture
-    if architecture is None or architecture.name not in models.MODELS:
+    is_known = is_ours(architecture)
+    if architecture is None or not is_known or (architecture.is_named and architecture.name not in networks.NETWORKS):
         held = "does not say which network it holds" if architecture is None else f"holds a {architecture.name}"
-        raise ValueError(f"{path} {held}: predict runs {' and '.join(models.MODELS)}, load the others in Python")
-    shape: tuple[int, int, int] = vars(models.MODELS[architecture.name])["input_shape"]
-    return shape
+        raise ValueError(f"{path} {held}: predict runs {', '.join(networks.names())}, load the others in Python")
+    return input_shape(build_empty(architecture, path))
 
 
 def _probabilities(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
@@ -90,46 +89,43 @@ def _probabilities(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tenso
         return network(inputs).softmax(dim=1)
 
 
-def _answer(name: str, probabilities: Tensor, data_set: str, top: int) -> Answer:
+def _answer(name: str, probabilities: Tensor, classes: Sequence[str], top: int) -> Answer:
     if probabilities.isnan().any():
-        return Answer(name, failure=f"{name} is answered with what is not a number: the network's weights are broken")
+        return Answer(name, failure=f"{name} gives NaN: the network's weights are broken")
     best = probabilities.topk(min(top, len(probabilities)))
     return Answer(
         name,
         tuple(
-            Guess(label, data.class_name(data_set, label), probability)
+            Guess(label, classes[label] if label < len(classes) else str(label), probability)
             for probability, label in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         ),
     )
 
 
-def _read_all(sources: Sequence[Path], shape: tuple[int, int, int], invert: bool) -> Iterator[tuple[str, Tensor | str]]:
-    """Yield every picture with its name, or the sentence that says why there is none."""
+def _read_all(
+    sources: Sequence[Path], shape: tuple[int, int, int], *, invert: bool, crop: bool
+) -> Iterator[tuple[str, Tensor | str]]:
+    """Yield the name of every picture, and the picture or a sentence that says why it cannot be read."""
     for source in sources:
         paths = [source]
         try:
             if source != _STANDARD_INPUT and source.is_dir():
                 paths = [*data.find_pictures(source)]
         except OSError as error:
-            yield _printable(source), f"{_printable(source)} cannot be read: {error.strerror or error}"
+            yield data.printable(source), f"{data.printable(source)} cannot be read: {error.strerror or error}"
             continue
         if not paths:
-            name = _printable(source)
+            name = data.printable(source)
             yield name, f"{name} is a folder without pictures ({', '.join(data.picture_suffixes())})"
         for path in paths:
-            name = "standard input" if path == _STANDARD_INPUT else _printable(path)
-            yield name, _read(path, name, shape, invert)
+            name = "standard input" if path == _STANDARD_INPUT else data.printable(path)
+            yield name, _read(path, name, shape, invert, crop)
 
 
-def _printable(path: Path) -> str:
-    """Return a path as text that can be written anywhere: bytes of it that are no UTF-8 are spelled out."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def _read(path: Path, name: str, shape: tuple[int, int, int], invert: bool) -> Tensor | str:
+def _read(path: Path, name: str, shape: tuple[int, int, int], invert: bool, crop: bool) -> Tensor | str:
     try:
         with _open(path, name) as file:
-            return data.read_picture(file, name, shape, invert=invert)
+            return data.read_picture(file, name, shape, invert=invert, crop=crop)
     except data.DataError as error:
         return str(error)
     except OSError as error:

@@ -1,0 +1,253 @@
+"""Step 5, encode: a network in one small file, and back.
+
+The format itself (`secateur.encode`) knows tensors only. This module joins it with the networks: which architecture a
+file names, how that is built again, and how its inputs are scaled.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from secateur import networks
+from secateur.atomic import write_atomically
+from secateur.encode import Architecture, Archive, open_archive, to_bytes
+from secateur.encode.container import MAX_BYTES
+from secateur.encode.filling import fill, require_match
+from secateur.encode.negative_zeros import warn_of_negative_zeros
+from secateur.graph.hidden_units import with_sorted_units
+from secateur.weights.tensors import tensors
+
+if TYPE_CHECKING:
+    from secateur.data import Scaling
+
+# The one class path that is trusted without `import_class`: a network of ours with other numbers of classes or another
+# input size than its published ones. Its arguments are {"name": …, "classes": …, "input_shape": […]}.
+OUR_BUILDER = "secateur.networks:build"
+_SIZE = ("classes", "input_shape")
+_MOST_CLASSES, _LONGEST_SIDE = 1 << 24, 1 << 16  # above any that make sense: a file must not ask for absurd sizes
+
+
+def save(
+    model: nn.Module,
+    path: str | PathLike[str],
+    *,
+    codec: str = "smallest",
+    metadata: Mapping[str, str] | None = None,
+    architecture: str | tuple[str, Mapping[str, Any]] | None = None,
+    sort_units: bool = False,
+) -> int:
+    """Write a plain model to a .cut file, without loss and atomically; return the size of the file in bytes.
+
+    `codec` is "smallest", which tries all and keeps the smallest for each tensor, or the name of one. `architecture`
+    lets `load` build the model again: the name of one of our networks, which is recognised by itself, or
+    ("package.module:Class", keyword arguments). `metadata` maps text to text. `sort_units` reorders hidden units to
+    make the file smaller: rows and columns move, but the network computes the same function.
+    """
+    _require_plain(model)
+    if sort_units:
+        model = with_sorted_units(model)
+    state = model.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f'"{name}" is not a tensor but {type(value).__name__}: a file holds tensors only')
+    warn_of_negative_zeros(state)
+    content = to_bytes(
+        state, codec=codec, metadata=metadata, architecture=_architecture(model, architecture), sorted_units=sort_units
+    )
+    write_atomically(Path(path), content)
+    return len(content)
+
+
+def load(
+    path: str | PathLike[str],
+    model: nn.Module | None = None,
+    *,
+    max_bytes: int = MAX_BYTES,
+    import_class: bool = False,
+) -> nn.Module:
+    """Read a model from a .cut file: into `model`, or else into a new one of the architecture that the file names.
+
+    All or nothing: names, shapes, dtypes, every stream and memory that tensors of `model` share are checked before one
+    parameter changes. A new network gets the dtypes of the file. A class that is not ours is imported,
+    which runs its module, only if `import_class` says so. `max_bytes` limits the memory that the tensors may take.
+    """
+    with open_archive(path, max_bytes) as archive:
+        if model is None and is_ours(archive.architecture):
+            return _take_over(archive, skeleton(archive, path).to_empty(device=torch.get_default_device()))
+        if model is None:
+            model = _import(archive, path, import_class)
+        _require_initialised(model)
+        fill(archive, model.state_dict(), type(model).__name__, path)
+    return model
+
+
+def is_ours(architecture: Architecture | None) -> bool:
+    """Return whether a file's architecture is one of our networks, of its published or of another size."""
+    return architecture is not None and (architecture.is_named or architecture.name == OUR_BUILDER)
+
+
+def skeleton(archive: Archive, path: str | PathLike[str]) -> nn.Module:
+    """Return the network of ours that a file names, with the file's dtypes, once it is known to hold all of it.
+
+    It is on the meta device and takes no memory: a file of a hundred bytes may name a network of 553 MB.
+    """
+    assert archive.architecture is not None
+    model = build_empty(archive.architecture, path)
+    _cast(model, {record.name: record.dtype for record in archive.records})
+    require_match(archive, model.state_dict(), type(model).__name__, path)
+    return model
+
+
+def build_empty(architecture: Architecture, path: str | PathLike[str]) -> nn.Module:
+    """Build a network of ours on the meta device, from what the file at `path` says about it."""
+    arguments = {"name": architecture.name} if architecture.is_named else _checked(architecture.arguments or {}, path)
+    with torch.device("meta"):
+        return networks.build(**arguments, seed=0)
+
+
+def input_shape(model: nn.Module) -> tuple[int, int, int]:
+    """Return the shape of one input of a network of ours."""
+    shape: tuple[int, int, int] = getattr(model, _SIZE[1])
+    return shape
+
+
+def describe_inputs(scaling: Scaling, data: str, classes: Sequence[str]) -> dict[str, str]:
+    """Return the metadata that `read_inputs` reads; a named data set knows its classes itself."""
+    from secateur.data import DATA_SETS
+
+    known = {} if data in DATA_SETS else {"classes": "\n".join(classes)}
+    return {"data": data if data in DATA_SETS else Path(data).name, **known, **scaling.as_text()}
+
+
+class FileInputs(NamedTuple):
+    """What a file says about the inputs of its network."""
+
+    scaling: Scaling
+    data: str
+    classes: tuple[str, ...]
+    is_folder: bool  # whether the pictures were cut at their centre rather than resized, as those of folders are
+
+
+def read_inputs(path: Path) -> FileInputs:
+    """Return the scaling that the inputs of a file's network need, the name of its data set, and the classes."""
+    from secateur.data import DATA_SETS, Scaling  # here, so that importing secateur loads no data sets
+
+    with open_archive(path) as archive:
+        metadata = archive.metadata
+    try:
+        data = metadata["data"]
+        named = DATA_SETS[data].classes if data in DATA_SETS else ()
+        classes = tuple(metadata["classes"].split("\n")) if "classes" in metadata else named
+        return FileInputs(Scaling.from_text(metadata), data, classes, "classes" in metadata)
+    except (KeyError, ValueError):
+        raise ValueError(f"{path} does not say how its inputs are scaled: pack the model of a run") from None
+
+
+def _architecture(model: nn.Module, given: str | tuple[str, Mapping[str, Any]] | None) -> Architecture | None:
+    """Return what a file should say about a model, from what the caller says or from the model's class."""
+    if given is None:
+        return _our_architecture(model)
+    if isinstance(given, str):
+        networks.NETWORKS.find(given)
+        return Architecture(given)
+    path, arguments = given
+    if not all(path.partition(":")):
+        raise ValueError(f'the class must be given as "package.module:Class", got "{path}"')
+    return Architecture(path, dict(arguments))
+
+
+def _our_architecture(model: nn.Module) -> Architecture | None:
+    found = networks.name_of(model)
+    if found is None:
+        return None
+    name, unusual = found
+    if not unusual:
+        return Architecture(name)
+    shape = list(input_shape(model))
+    return Architecture(OUR_BUILDER, {"name": name, "classes": getattr(model, _SIZE[0]), "input_shape": shape})
+
+
+def _checked(arguments: Mapping[str, Any], path: str | PathLike[str]) -> dict[str, Any]:
+    """Return the arguments of a network of ours that a file gives, which may be anything."""
+    name, classes, shape = (arguments.get(key) for key in ("name", *_SIZE))
+    is_sound = (
+        set(arguments) == {"name", *_SIZE}
+        and isinstance(name, str)
+        and _is_count(classes, _MOST_CLASSES)
+        and isinstance(shape, list)
+        and len(shape) == 3
+        and all(_is_count(side, _LONGEST_SIDE) for side in shape)
+    )
+    if not is_sound:
+        raise ValueError(f"{path} names one of our networks with a size that cannot be: {dict(arguments)}")
+    assert isinstance(shape, list)
+    return {"name": name, "classes": classes, "input_shape": tuple(shape)}
+
+
+def _is_count(value: object, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+def _take_over(archive: Archive, model: nn.Module) -> nn.Module:
+    """Make the tensors of a file those of a new network that is known to match it, without a second copy."""
+    device = torch.get_default_device()
+    # Tensors that are tied in the file are separate in a network of ours.
+    decoded = {
+        record.name: (tensor if record.alias_of is None else tensor.clone()).to(device)
+        for record, tensor in archive.read_all()
+    }
+    model.load_state_dict(decoded, assign=True)
+    return model
+
+
+def _import(archive: Archive, path: str | PathLike[str], import_class: bool) -> nn.Module:
+    """Return a model of the class that a file names, with the file's dtypes; its values are still to be read."""
+    architecture = archive.architecture
+    if architecture is None:
+        raise ValueError(f"{path} does not say which network it holds: pass it as model=, or use load_state")
+    if not import_class:
+        raise ValueError(
+            f"{path} holds a {architecture.name}, which is not one of ours: pass it as model=, or, if you trust the "
+            "file, import_class=True"
+        )
+    module, _, name = architecture.name.partition(":")
+    kind = getattr(importlib.import_module(module), name)
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise ValueError(f"{architecture.name}, which {path} names, is not a torch module")
+    model = kind(**architecture.arguments or {})
+    _cast(model, {record.name: record.dtype for record in archive.records})
+    return model
+
+
+def _cast(model: nn.Module, dtypes: Mapping[str, torch.dtype]) -> None:
+    """Give a new model the floating-point dtypes of a file, as `model.to(dtype)` would."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        dtype = dtypes.get(name, tensor.dtype)
+        if tensor.is_floating_point() and dtype.is_floating_point and not is_lazy(tensor):
+            tensor.data = tensor.data.to(dtype)
+
+
+def _require_plain(model: nn.Module) -> None:
+    """Refuse weights that are read through a function or a mask: a file holds what the layers read."""
+    for tensor in tensors(model):
+        if tensor.functions:
+            raise ValueError(
+                f'"{tensor.name}" is read through {type(tensor.functions[0]).__name__}: make the model plain first '
+                "(secateur.prune, freeze or settle, or torch's remove_parametrizations)"
+            )
+        if tensor.places[0].mask is not None:
+            raise ValueError(f'"{tensor.name}" is masked by torch.nn.utils.prune: call its remove(module, name) first')
+
+
+def _require_initialised(model: nn.Module) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise ValueError(f'"{name}" has no shape yet: call the model once on an input')

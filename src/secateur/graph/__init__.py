@@ -1,0 +1,1 @@
+"""What saving and running networks share of torch.fx: tracing, simplifying, and finding hidden units."""

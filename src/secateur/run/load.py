@@ -1,0 +1,162 @@
+"""From a .cut file to a sparse network: weights that become sparse layers are never dense in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from os import PathLike
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from secateur import files
+from secateur.encode import Archive, TensorRecord, open_archive
+from secateur.encode.container import MAX_BYTES
+from secateur.graph.layers import is_plain_layer
+from secateur.graph.regions import regions
+from secateur.graph.simplify import fold
+from secateur.graph.trace import TRACING, note_shapes
+from secateur.run.assembly import CompiledNetwork, apply, follow
+from secateur.run.fusion import FusedLayer, fused_layers, sequences
+from secateur.run.kernels import bindings
+from secateur.run.kernels.kernel import Kernel
+from secateur.run.plan import Group, Plan
+from secateur.run.sparse_weight import SparseWeight
+
+_PANEL_BYTES = 16 << 20  # that a thread keeps for images between layers where nothing was timed; LeNet-5's take 8.8 MB
+DENSEST = 0.35  # layers up to here are sparse where nothing was timed: sparse kernels win there on every shape we know
+
+
+def load_sparse(path: str | PathLike[str], *, batch: int = 1, max_bytes: int = MAX_BYTES) -> nn.Module:
+    """Read a network of ours from a .cut file, straight into sparse kernels, for inputs of `batch` samples.
+
+    A plan in the file's metadata, under "plan", is followed. Without one, layers of which at most 35 % of the weights
+    are left run sparse. The dense weights of layers that run sparse are never built, batch norms are folded, and
+    nothing is timed: `compile_sparse` is for the last bit of speed.
+    """
+    if batch < 1:
+        raise ValueError(f"batch must be ≥ 1, got {batch}")
+    with TRACING:
+        return _load(path, batch, max_bytes)
+
+
+def _load(path: str | PathLike[str], batch: int, max_bytes: int) -> nn.Module:
+    with open_archive(path, max_bytes) as archive:
+        stored = Plan.of_file(archive.metadata, path)
+        skeleton = _skeleton(archive, path).eval()
+        [region] = regions(skeleton, 1)
+        note_shapes(region.graph, (torch.empty((batch, *files.input_shape(skeleton)), device="meta"),))
+        weights = _fill(archive, region.graph, stored)
+    fold(region.graph, partial(_fold_norm, weights))
+    found = fused_layers(region.graph, weights)
+    counts = {
+        fused.name: (fused.layer.weight.shape, fused.layer.weight.count) for fused in found if fused.name in weights
+    }
+    if stored is None:
+        groups = [group for sequence in sequences(found) for group in _group(sequence, weights, batch)]
+    else:
+        groups = _follow(stored, found, counts, path)
+    if weights:
+        apply(region.graph, found, groups)
+    network = CompiledNetwork(region.graph, region.graph.graph, type(skeleton).__name__)
+    named = tuple(group for group in groups if group.layers[0] in counts)
+    plan = Plan(named, counts, batch, torch.get_num_threads(), bindings.lanes())
+    network.plan = plan  # type: ignore[assignment]  # a plain attribute, not a tensor
+    return network.eval().requires_grad_(False)
+
+
+def _fold_norm(
+    weights: dict[str, SparseWeight],
+    name: str,
+    layer: nn.Linear | nn.Conv1d | nn.Conv2d,
+    norm: nn.BatchNorm1d | nn.BatchNorm2d,
+) -> bool:
+    """Fold a batch norm into the sparse weight of a layer; return whether that leaves finite numbers."""
+    if name not in weights:
+        return False
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    factor = torch.rsqrt(norm.running_var + norm.eps) * (1.0 if norm.weight is None else norm.weight.detach())
+    bias = -norm.running_mean if layer.bias is None else layer.bias.detach() - norm.running_mean
+    bias = bias * factor + (0.0 if norm.bias is None else norm.bias.detach())
+    weight = weights[name].with_rows_times(factor.numpy())
+    if not (bool(bias.isfinite().all()) and bool(np.isfinite(weight.values).all())):
+        return False
+    weights[name] = weight
+    layer.bias = nn.Parameter(bias, requires_grad=False)
+    return True
+
+
+def _follow(
+    plan: Plan,
+    found: Sequence[FusedLayer],
+    counts: Mapping[str, tuple[tuple[int, ...], int]],
+    path: str | PathLike[str],
+) -> list[Group]:
+    """Return the groups of a stored plan that run sparse."""
+    try:
+        plan.require_within(counts)
+        return [group for group in follow(plan, found) if group.kernel is not None]
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _skeleton(archive: Archive, path: str | PathLike[str]) -> nn.Module:
+    """Return the network that a file names on the meta device, if it is one of ours and the file holds all of it."""
+    architecture = archive.architecture
+    if not files.is_ours(architecture):
+        what = "does not say which network it holds" if architecture is None else f"holds a {architecture.name}"
+        raise ValueError(f"{path} {what}: load it into a model of yours, and compile that with compile_sparse")
+    return files.skeleton(archive, path).float()
+
+
+def _fill(archive: Archive, graph: nn.Module, plan: Plan | None) -> dict[str, SparseWeight]:
+    """Read all tensors: the weights of sparse layers by name of the layer, the others into the graph."""
+    planned = None if plan is None else {name for group in plan.sparse_groups for name in group.layers}
+    layers = {f"{name}.weight": name for name, module in graph.named_modules() if is_plain_layer(module)}
+    sparse: dict[str, SparseWeight] = {}
+    dense: dict[str, Tensor] = {}
+    for record in archive.records:
+        source = archive.record(record.alias_of) if record.alias_of is not None else record
+        name = layers.get(record.name)
+        if name is not None and (_density(source) <= DENSEST if planned is None else name in planned):
+            sparse[name] = SparseWeight.of_sparse(*archive.read_sparse(source))
+        else:
+            tensor = archive.read(source)
+            dense[record.name] = tensor.float() if tensor.is_floating_point() else tensor
+    graph.load_state_dict(dense, strict=False, assign=True)
+    return sparse
+
+
+def _density(record: TensorRecord) -> float:
+    return record.coding.nonzero / max(record.size, 1)
+
+
+def _is_too_large(sequence: Sequence[FusedLayer], names: Collection[str], vectors: int) -> bool:
+    """Return whether images would take too much memory in panels: what is read, padded, and what two layers make."""
+    convolutions = [fused for fused in sequence if fused.name in names and fused.layer.window is not None]
+    images = [node.meta["shape"][1:] for fused in convolutions for node in (fused.source, fused.nodes[0])]
+    return 3 * max(map(math.prod, images), default=0) * vectors * bindings.lanes() * 4 > _PANEL_BYTES
+
+
+def _group(sequence: list[FusedLayer], weights: Mapping[str, SparseWeight], batch: int) -> list[Group]:
+    """Join neighbours that are sparse."""
+    groups: list[Group] = []
+    together: list[str] = []
+    vectors = 0 if batch < bindings.lanes() else min(1 << math.floor(math.log2(batch / bindings.lanes())), 4)
+    for fused in sequence:
+        if fused.name in weights:
+            together.append(fused.name)
+            if fused is not sequence[-1]:
+                continue
+        if together:
+            last = next(one for one in sequence if one.name == together[-1])
+            own = 0 if last.residual is not None or _is_too_large(sequence, together, vectors) else vectors
+            # Vectors of 16 lanes are as long as a line of the cache: unless they begin as one, they lie across two.
+            convolves = any(one.layer.window is not None for one in sequence if one.name in together)
+            kernel = Kernel(own, aligned=convolves and own == 0 and bindings.lanes() == 16)
+            groups.append(Group(tuple(together), kernel, math.nan, math.nan))
+            together = []
+    return groups
