@@ -1,4 +1,4 @@
-"""Distorted copies of images: a random affine map and an elastic one, sampled together."""
+"""Distorted images: a random affine map and an elastic one, sampled together."""
 
 import math
 from dataclasses import dataclass
@@ -33,28 +33,33 @@ _DEFAULTS = AugmentConfig()
 def augmented_copies(images: Tensor, copies: int, seed: int, config: AugmentConfig = _DEFAULTS) -> Tensor:
     """Return distorted copies (copies, images, channels, height, width) of uint8 images.
 
-    Every copy of every image is distorted in its own way. The seed determines them all, and asking for more
-    copies does not change the first ones. What comes in from outside of an image is 0.
+    Every copy of every image has its own distortion. The seed determines them all, and more copies do not change the
+    first ones. Pixels from outside an image are 0.
     """
     if images.dtype != torch.uint8 or images.dim() != 4:
         got = f"{images.dtype} of shape {tuple(images.shape)}"
         raise ValueError(f"images must be uint8 (images, channels, height, width), got {got}")
     generator = torch.Generator().manual_seed(seed)
-    height, width = images.shape[2:]
     result = torch.empty((copies, *images.shape), dtype=torch.uint8)
     for copy in result:
         for start in range(0, len(images), _CHUNK_IMAGES):
             chunk = images[start : start + _CHUNK_IMAGES]
-            displacement = _affine(len(chunk), height, width, generator, config)
-            displacement += _elastic(len(chunk), height, width, generator, config)
-            copy[start : start + _CHUNK_IMAGES] = warp(chunk, displacement)
+            copy[start : start + _CHUNK_IMAGES] = distorted(chunk, generator, config)
     return result
 
 
-def warp(images: Tensor, displacement: Tensor) -> Tensor:
-    """Return uint8 images whose pixels are read elsewhere in the originals, bilinearly; outside there is 0.
+def distorted(images: Tensor, generator: torch.Generator | None, config: AugmentConfig = _DEFAULTS) -> Tensor:
+    """Return uint8 images (images, channels, height, width), each with a distortion drawn from the generator."""
+    count, (height, width) = len(images), images.shape[2:]
+    displacement = _affine(count, height, width, generator, config)
+    displacement += _elastic(count, height, width, generator, config)
+    return warp(images, displacement)
 
-    `displacement` (images, height, width, 2) is from each pixel to where it is read: x, then y, in pixels.
+
+def warp(images: Tensor, displacement: Tensor) -> Tensor:
+    """Return uint8 images whose pixels are interpolated bilinearly at other places of the originals, 0 outside.
+
+    `displacement` (images, height, width, 2) points from each pixel to its source: x, then y, in pixels.
     """
     height, width = images.shape[2:]
     # grid_sample's coordinates run from −1 to 1 between the outer edges of an image.
@@ -63,13 +68,13 @@ def warp(images: Tensor, displacement: Tensor) -> Tensor:
 
 
 def _centred_pixels(height: int, width: int) -> Tensor:
-    """Return the places (height, width, 2) of the pixels, x and y, with the centre of the image at 0."""
+    """Return the coordinates (height, width, 2) of the pixels, x and y, with the centre of the image at 0."""
     y = torch.arange(height, dtype=torch.float32) - (height - 1) / 2
     x = torch.arange(width, dtype=torch.float32) - (width - 1) / 2
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
 
 
-def _affine(count: int, height: int, width: int, generator: torch.Generator, config: AugmentConfig) -> Tensor:
+def _affine(count: int, height: int, width: int, generator: torch.Generator | None, config: AugmentConfig) -> Tensor:
     """Draw displacements p ↦ A·p + shift − p around the centre, with A = (1 + scale) · rotation · shear."""
     draws = torch.rand(5, count, generator=generator) * 2 - 1
     angle = draws[0] * math.radians(config.rotation_degrees)
@@ -84,8 +89,8 @@ def _affine(count: int, height: int, width: int, generator: torch.Generator, con
     return moved.view(count, height, width, 2)
 
 
-def _elastic(count: int, height: int, width: int, generator: torch.Generator, config: AugmentConfig) -> Tensor:
-    """Draw white noise and blur it: neighbours move together, and every pixel with the same variance."""
+def _elastic(count: int, height: int, width: int, generator: torch.Generator | None, config: AugmentConfig) -> Tensor:
+    """Draw white noise and blur it: neighbours move together, and every pixel moves with the same variance."""
     noise = torch.randn(count, 2, height, width, generator=generator)
     vertical, horizontal = (_blur(length, config.elastic_sigma_px) for length in (height, width))
     field = vertical @ noise @ horizontal.T
@@ -93,6 +98,6 @@ def _elastic(count: int, height: int, width: int, generator: torch.Generator, co
 
 
 def _blur(length: int, sigma: float) -> Tensor:
-    """Return the matrix of a Gaussian blur, rows of norm 1: noise keeps its variance, at the edges too."""
+    """Return the matrix of a Gaussian blur; rows of norm 1 preserve the variance of noise, even at the edges."""
     place = torch.arange(length, dtype=torch.float32)
     return F.normalize(torch.exp(-0.5 * ((place[:, None] - place) / sigma).square()), dim=1)

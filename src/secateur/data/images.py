@@ -1,21 +1,66 @@
-"""A labelled set of images, and the error that says why there is none."""
+"""Labelled images: a protocol for sets of any size, and sets that are held in memory."""
 
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
+Shape: TypeAlias = tuple[int, int, int]  # channels, height, width
+Split: TypeAlias = Literal["train", "test"]
+
+_CHUNK_BYTES = 1 << 24  # of images read at a time when a whole set is traversed
+
 
 class DataError(Exception):
-    """A file of a set is missing or broken: one sentence that names it, what is wrong, and the remedy."""
+    """A file of a data set is missing or broken; one sentence names it, what is wrong, and the remedy."""
+
+
+@runtime_checkable
+class Images(Protocol):
+    """Labelled images of one shape, in memory or read when they are asked for."""
+
+    @property
+    def shape(self) -> Shape:
+        """Channels, height and width of every image."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes; labels are positions in it."""
+        ...
+
+    @property
+    def labels(self) -> Tensor:
+        """All labels (images,), int64, without reading an image."""
+        ...
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+        ...
+
+    def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return images (indices, channels, height, width) of uint8 and their labels (indices,).
+
+        A set that varies its images at random draws from the generator.
+        """
+        ...
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images (images, channels, height, width) of uint8 with their labels (images,) of int64."""
+    """Images (images, channels, height, width) of uint8 with labels (images,) of int64, in memory.
+
+    Without names, the classes are called by their numbers, up to the largest label.
+    """
 
     images: Tensor
     labels: Tensor
+    classes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
@@ -24,19 +69,79 @@ class ImageSet:
         if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
             got = f"{self.labels.dtype} of shape {tuple(self.labels.shape)}"
             raise ValueError(f"labels must be int64, one for each of {len(self.images)} images, got {got}")
+        least, most = (int(self.labels.min()), int(self.labels.max())) if len(self.labels) else (0, -1)
+        if not self.classes:
+            object.__setattr__(self, "classes", tuple(str(label) for label in range(most + 1)))
+        if least < 0 or most >= len(self.classes):
+            raise ValueError(f"labels must lie in 0…{len(self.classes) - 1}, got {least}…{most}")
+
+    @property
+    def shape(self) -> Shape:
+        """Channels, height and width of every image."""
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return the images and labels at `indices`."""
+        return self.images[indices], self.labels[indices]
 
-def split_validation(train: ImageSet, size: int = 5000) -> tuple[ImageSet, ImageSet]:
-    """Split a training set into what is trained on and what choices are made on: its last `size` images.
 
-    The split is fixed, so that runs compare on the same images. Nothing is copied.
+@dataclass(frozen=True, eq=False)
+class Subset:
+    """Some of the images of another set, by their indices; nothing is copied."""
+
+    whole: Images
+    indices: Tensor
+
+    @property
+    def shape(self) -> Shape:
+        """Channels, height and width of every image."""
+        return self.whole.shape
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of the whole set."""
+        return self.whole.classes
+
+    @property
+    def labels(self) -> Tensor:
+        """The labels of these images."""
+        return self.whole.labels[self.indices]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return the images and labels at `indices` of this subset."""
+        return self.whole.batch(self.indices[indices], generator)
+
+
+def chunks(images: Images) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield all images and labels in their order, a few megabytes at a time."""
+    yield from (images.batch(indices) for indices in torch.arange(len(images)).split(_chunk_length(images.shape)))
+
+
+def _chunk_length(shape: Shape) -> int:
+    return max(1, _CHUNK_BYTES // max(1, math.prod(shape)))
+
+
+def in_memory(images: Images) -> ImageSet:
+    """Return a set whose images are all in memory: the set itself, or a copy of what it reads."""
+    if isinstance(images, ImageSet):
+        return images
+    pixels, labels = images.batch(torch.arange(len(images)))
+    return ImageSet(pixels, labels, images.classes)
+
+
+def split_validation(train: Images, size: int = 5000) -> tuple[Subset, Subset]:
+    """Split a training set into the images to train on and the validation images, its last `size`.
+
+    The split is fixed, so that runs are compared on the same images. Nothing is copied.
     """
     if not 0 < size < len(train):
         raise ValueError(f"a validation set must have from 1 to {len(train) - 1} images, got {size}")
-    return (
-        ImageSet(train.images[:-size], train.labels[:-size]),
-        ImageSet(train.images[-size:], train.labels[-size:]),
-    )
+    kept, validation = torch.arange(len(train)).split([len(train) - size, size])
+    return Subset(train, kept), Subset(train, validation)

@@ -1,45 +1,84 @@
-"""From bytes to a network's inputs."""
+"""What a network is trained and evaluated on: scaled images with their labels, a batch at a time."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+from secateur.data.augment import augmented_copies, distorted
+from secateur.data.images import Images, in_memory
+from secateur.data.scaling import Scaling
+
+_COPIES = 6  # distorted copies of each training image that augmentation draws from
+_COPIES_BYTES = 1 << 30  # above this, images are distorted anew whenever they are drawn
+_BATCH_IMAGES = 1000
+_BATCH_NUMBERS = 1 << 22  # in a batch of evaluation, so that the activations of a large network fit in memory
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """x ↦ (x / 255 − mean) / std.
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Images and how they become inputs: their scaling, and the share of them that training distorts.
 
-    Mean and standard deviation are one number each for all pixels, so that the first layer can absorb them.
+    A distorted image is one of its `copies` (copies, images, channels, height, width), or computed when it is drawn
+    if there are none.
     """
 
-    mean: float = 0.0
-    std: float = 1.0
+    images: Images
+    scaling: Scaling
+    augment: float = 0.0
+    copies: Tensor | None = None
+    dropout: float = 0.0  # share of the numbers of an input that training sets to zero
+
+    def __post_init__(self) -> None:
+        for name in ("augment", "dropout"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
 
     @classmethod
-    def fit(cls, images: Tensor, kind: Literal["unit", "standard"]) -> Scaling:
-        """Return the scaling to 0..1 ("unit"), or to mean 0 and variance 1 over `images` ("standard").
+    def for_training(
+        cls, images: Images, scaling: Scaling, augment: float = 0.0, dropout: float = 0.0, *, seed: int = 0
+    ) -> Inputs:
+        """Return inputs of which a share is distorted; the copies, kept if 1 GiB holds them, depend on the seed."""
+        is_small = _COPIES * len(images) * math.prod(images.shape) <= _COPIES_BYTES
+        copies = augmented_copies(in_memory(images).images, _COPIES, seed) if augment and is_small else None
+        return cls(images, scaling, augment, copies, dropout)
 
-        Give it training images only: validation and test images are scaled by what these say.
+    @property
+    def labels(self) -> Tensor:
+        """All labels (images,), int64."""
+        return self.images.labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return inputs and labels for a step of training; all but dropout is drawn from the generator."""
+        pixels, labels = self.images.batch(indices, generator)
+        inputs = self.scaling(pixels)
+        if self.augment:
+            chosen = (torch.rand(len(indices), generator=generator) < self.augment).nonzero().squeeze(1)
+            if self.copies is not None:
+                which = torch.randint(len(self.copies), (len(chosen),), generator=generator)
+                inputs[chosen] = self.scaling(self.copies[which, indices[chosen]])
+            else:
+                inputs[chosen] = self.scaling(distorted(pixels[chosen], generator))
+        # From torch's global generator, like every other dropout of the network.
+        return functional.dropout(inputs, self.dropout) if self.dropout else inputs, labels
+
+    def batches(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield all inputs and labels in their order, undistorted, for evaluation.
+
+        Without a size, batches have 1000 images, or fewer if these are large.
         """
-        if kind == "unit":
-            return cls()
-        if kind != "standard":
-            raise ValueError(f"kind must be 'unit' or 'standard', got {kind!r}")
-        if images.dtype != torch.uint8:
-            raise TypeError(f"images must be uint8, got {images.dtype}")
-        # From the histogram: exact sums, whatever the number of images, and no float copy of them.
-        share = torch.bincount(images.flatten(), minlength=256).double() / max(images.numel(), 1)
-        level = torch.arange(256, dtype=torch.float64) / 255
-        mean = torch.dot(share, level)
-        std = torch.dot(share, (level - mean).square()).sqrt()
-        if std == 0:
-            raise ValueError("images that are all of one level, or none, have no standard scaling: use 'unit'")
-        return cls(mean.item(), std.item())
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Return the images as float32 inputs."""
-        return images.to(torch.float32).div_(255).sub_(self.mean).div_(self.std)
+        if size is None:
+            size = max(1, min(_BATCH_IMAGES, _BATCH_NUMBERS // math.prod(self.images.shape)))
+        if size < 1:
+            raise ValueError(f"size must be ≥ 1, got {size}")
+        for indices in torch.arange(len(self)).split(size):
+            pixels, labels = self.images.batch(indices)
+            yield self.scaling(pixels), labels

@@ -1,52 +1,84 @@
-"""The sets by name: what is in the cache is used, and what is missing is fetched first."""
+"""Data sets by name or by folder."""
 
-import os
+from __future__ import annotations
+
+from os import sep
 from pathlib import Path
-from typing import Literal
+from typing import Protocol, runtime_checkable
 
-from secateur.data.digits import load_digits
-from secateur.data.fetch import fetch
-from secateur.data.files import DataFile
-from secateur.data.images import ImageSet
-from secateur.data.sources import SOURCES
-from secateur.nearest import require_one_of
+from secateur.data.cifar import CIFAR10
+from secateur.data.digits import Digits
+from secateur.data.folders import load_folder
+from secateur.data.images import Images, Shape, Split
+from secateur.data.mnist import FASHION_MNIST, MNIST
+from secateur.table import Table
+
+
+@runtime_checkable
+class DataSet(Protocol):
+    """A data set that can be loaded by name."""
+
+    @property
+    def name(self) -> str:
+        """The name that `load` takes."""
+        ...
+
+    @property
+    def note(self) -> str:
+        """A few words of help."""
+        ...
+
+    @property
+    def shape(self) -> Shape:
+        """Channels, height and width of every image."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        ...
+
+    def load(self, split: Split, root: Path | None = None) -> Images:
+        """Return one part of the set, downloaded below `root` if it is missing; None is the user's cache directory."""
+        ...
+
+
+DATA_SETS: Table[DataSet] = Table("data set", "secateur.data_sets", DataSet, (MNIST, FASHION_MNIST, CIFAR10, Digits()))
 
 
 def names() -> tuple[str, ...]:
     """Return the names `load` takes."""
-    return (*SOURCES, "digits")
+    return tuple(DATA_SETS)
 
 
-def class_name(name: str, label: int) -> str:
-    """Return what a label of a set is called: the number itself in sets of digits, and in those that are not ours."""
-    known = SOURCES[name].classes if name in SOURCES else ()
-    return known[label] if label < len(known) else str(label)
+def require_known(name: str) -> None:
+    """Raise a ValueError unless `name` is one of the table or the path of a folder."""
+    if name in DATA_SETS or Path(name).is_dir():
+        return
+    if sep in name:
+        raise ValueError(f"{name} is not a folder: give one with a folder of pictures for each class, or a data set")
+    DATA_SETS.find(name)
 
 
-def load(name: str, split: Literal["train", "test"], root: Path | None = None) -> ImageSet:
-    """Return one part of a set, fetched first where it is not yet in `root`/`name`.
+def load(name: str, split: Split, root: Path | None = None, shape: Shape | None = None) -> Images:
+    """Return one part of a data set, given by its name or as the path of a folder of pictures.
 
-    Without `root` the user's cache directory is meant. Loading a training set opens no file of the test set.
+    A set with a name is downloaded to `root`/`name` if it is missing there; the default for `root` is the user's cache
+    directory. Loading the training part opens no file of the test part. `shape`, the input shape of a network, must be
+    that of the set. Pictures of a folder are resized to it; see `load_folder`.
     """
-    require_one_of("data set", name, names())
     if split not in ("train", "test"):
         raise ValueError(f"{name}: split must be 'train' or 'test', got {split!r}")
-    if name == "digits":
-        return load_digits(split)
-    source = SOURCES[name]
-    files = source.train if split == "train" else source.test
-    directory = (_cache_directory() if root is None else root) / name
-    folders = [directory, *(directory / folder for folder in source.folders)]
-    if any(file.find(folders) is None for file in files):
-        fetch(name, source, directory)
-    return source.read({file.name: file.read(_found(file, folders)) for file in files})
-
-
-def _found(file: DataFile, folders: list[Path]) -> Path:
-    path = file.find(folders)
-    assert path is not None
-    return path
-
-
-def _cache_directory() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "secateur"
+    require_known(name)
+    if name not in DATA_SETS:
+        if shape is None:
+            raise ValueError(f"{name} is a folder of pictures: give the shape they are resized to")
+        return load_folder(Path(name), split, shape)
+    found = DATA_SETS[name]
+    if shape is not None and shape != found.shape:
+        fitting = [other for other, entry in DATA_SETS.items() if entry.shape == shape]
+        remedy = f"choose {' or '.join(fitting)}, or " if fitting else ""
+        raise ValueError(
+            f"{name} has images of shape {found.shape}, not {shape}: {remedy}build the network for {found.shape}"
+        )
+    return found.load(split, root)

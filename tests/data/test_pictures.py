@@ -1,9 +1,11 @@
-"""Pictures as they lie on a disk, and what is made of them."""
+"""Reading picture files."""
 
 import io
+import os
 import struct
 import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secateur.data import DataError, class_name, find_pictures, picture_suffixes, pictures, read_picture
+from secateur.data import DataError, find_pictures, picture_suffixes, pictures, printable, read_picture
 
 Image = pytest.importorskip("PIL.Image")
 GREY, RGB = (1, 28, 28), (3, 28, 28)
@@ -64,6 +66,29 @@ def test_a_larger_picture_is_averaged_and_keeps_its_sides():
     found = read(encoded(pixels))
     assert found[0, :, :13].unique().tolist() == [200]
     assert found[0, :, 15:].unique().tolist() == [0]
+
+
+@pytest.mark.parametrize("sides", [(280, 560), (560, 280)])
+def test_a_cropped_picture_keeps_its_proportions_and_its_centre(sides):
+    pixels = np.zeros(sides, np.uint8)
+    pixels[sides[0] // 2 - 140 : sides[0] // 2 + 140, sides[1] // 2 - 140 : sides[1] // 2 + 140] = 200
+    found = read(encoded(pixels), crop=True)
+    assert found[0, 1:-1, 1:-1].unique().tolist() == [200]
+    assert (read(encoded(pixels)) == 0).any()  # stretched, its margins are seen
+
+
+@pytest.mark.parametrize("size", [(28, 28), (27, 28), (28, 29), (1, 900), (900, 1), (3, 5), (57, 31)])
+@pytest.mark.parametrize("shape", [(1, 28, 28), (1, 20, 40), (3, 40, 20)])
+def test_pictures_of_every_size_are_cropped(size, shape):
+    found = read(encoded(np.full(size, 90, np.uint8)), shape, crop=True)
+    assert (found.shape, found.unique().tolist()) == (shape, [90])
+
+
+def test_a_large_jpeg_is_cropped_to_what_a_png_of_it_gives():
+    smooth = Image.fromarray(noise(6, 8)).resize((800, 600), Image.Resampling.BICUBIC)
+    jpeg = read(encoded(np.array(smooth), "JPEG", quality=95), crop=True).int()
+    png = read(encoded(np.array(smooth)), crop=True).int()
+    assert (jpeg - png).abs().max() <= 8
 
 
 def test_white_on_black_and_ink_on_paper_are_the_same_once_inverted():
@@ -177,12 +202,10 @@ def test_a_folder_gives_its_pictures_by_name(tmp_path):
     assert [path.name for path in find_pictures(tmp_path)] == ["a.JPG", "b.png"]
 
 
+def test_names_that_are_not_text_can_be_printed():
+    assert printable(Path(os.fsdecode(b"a\xff/\xc3\xa4.png"))) == "a\\xff/ä.png"
+
+
 def test_every_kind_that_is_read_is_looked_for():
     assert set(picture_suffixes()) <= set(Image.registered_extensions())
     assert {Image.registered_extensions()[suffix] for suffix in picture_suffixes()} == set(pictures._FORMATS)
-
-
-def test_classes_have_the_names_of_their_set():
-    assert [class_name("cifar10", label) for label in (0, 9)] == ["airplane", "truck"]
-    assert class_name("fashion-mnist", 7) == "sneaker"
-    assert [class_name(name, 7) for name in ("mnist", "digits", "yours")] == ["7", "7", "7"]

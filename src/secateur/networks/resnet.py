@@ -1,12 +1,14 @@
 """ResNet-50 (He et al. 2015), with the stride of a block in its 3×3 convolution."""
 
-from typing import ClassVar
-
 from torch import Tensor, nn
+
+from secateur.networks.network import Network, Shape
+
+_SHAPE: Shape = (3, 224, 224)
 
 
 class Bottleneck(nn.Module):
-    """Three convolutions, 1×1 to fewer channels, 3×3, 1×1 to four times those, around which the input is added."""
+    """A residual block of three convolutions: 1×1 to fewer channels, 3×3, and 1×1 to four times as many."""
 
     def __init__(self, channels: int, inner: int, stride: int = 1) -> None:
         super().__init__()
@@ -35,18 +37,16 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """Fifty layers of weights: 25,502,912 weights, 53,120 of batch norms and 1,000 biases.
+    """Fifty layers: 25,502,912 weights, 53,120 parameters of batch norms and 1,000 biases.
 
-    This is the variant called v1.5, which is torchvision's, and parameters have the names that it gives them, so that
-    its checkpoints load. Images may be of any size.
+    This is the variant called v1.5, as in torchvision. Parameters have torchvision's names, so that its checkpoints
+    load. Images may be of any size.
     """
 
-    input_shape: ClassVar[tuple[int, int, int]] = (3, 224, 224)
-    classes: ClassVar[int] = 1000
-
-    def __init__(self) -> None:
+    def __init__(self, classes: int = 1000, input_shape: Shape = _SHAPE) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.classes, self.input_shape = classes, input_shape
+        self.conv1 = nn.Conv2d(input_shape[0], 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
@@ -55,13 +55,13 @@ class ResNet50(nn.Module):
         self.layer3 = _stage(6, 512, 256, stride=2)
         self.layer4 = _stage(3, 1024, 512, stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(2048, self.classes)
+        self.fc = nn.Linear(2048, classes)
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images (images, 3, height, width) to logits (images, classes)."""
+        """Map images (images, channels, height, width) to logits (images, classes)."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         logits: Tensor = self.fc(self.avgpool(x).flatten(1))
@@ -71,3 +71,13 @@ class ResNet50(nn.Module):
 def _stage(blocks: int, channels: int, inner: int, stride: int = 1) -> nn.Sequential:
     first = Bottleneck(channels, inner, stride)
     return nn.Sequential(first, *(Bottleneck(4 * inner, inner) for _ in range(blocks - 1)))
+
+
+RESNET_50 = Network(
+    name="resnet-50",
+    title="a residual network of fifty layers, for ImageNet (25,502,912 weights)",
+    build=ResNet50,
+    input_shape=_SHAPE,
+    classes=1000,
+    smallest_size=1,
+)

@@ -1,24 +1,24 @@
 """AlexNet, as the pruning papers use it (paper, table 2)."""
 
-from typing import ClassVar
-
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from secateur.networks.network import Network, Shape
+
+_SHAPE: Shape = (3, 227, 227)
 
 
 class AlexNet(nn.Module):
     """Five convolutions and three linear layers: 60,954,656 weights and 10,568 biases.
 
     This is Caffe's variant of Krizhevsky's network, the one pruning papers mean: 227×227 pixels, conv2, conv4 and
-    conv5 in the two groups that once were two GPUs, normalisation across channels before the first two poolings.
-    torchvision's network of that name is another one (64 filters in conv1, no groups, 61,090,496 weights).
+    conv5 in two groups (once one per GPU), normalisation across channels before the first two poolings.
+    torchvision's network of that name differs (64 filters in conv1, no groups, 61,090,496 weights).
     """
 
-    input_shape: ClassVar[tuple[int, int, int]] = (3, 227, 227)
-    classes: ClassVar[int] = 1000
-
-    def __init__(self) -> None:
+    def __init__(self, classes: int = 1000, input_shape: Shape = _SHAPE) -> None:
         super().__init__()
+        self.classes, self.input_shape = classes, input_shape
         self.conv1 = nn.Conv2d(3, 96, 11, stride=4)
         self.conv2 = nn.Conv2d(96, 256, 5, padding=2, groups=2)
         self.conv3 = nn.Conv2d(256, 384, 3, padding=1)
@@ -28,7 +28,7 @@ class AlexNet(nn.Module):
         self.drop6 = nn.Dropout()
         self.fc7 = nn.Linear(4096, 4096)
         self.drop7 = nn.Dropout()
-        self.fc8 = nn.Linear(4096, 1000)
+        self.fc8 = nn.Linear(4096, classes)
         self._init_gaussian_()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,3 +56,13 @@ class AlexNet(nn.Module):
 def _normalize(x: Tensor) -> Tensor:
     """Divide by (1 + 1e-4 · mean of the squares of 5 neighbouring channels) to the power ¾."""
     return F.local_response_norm(x, 5, alpha=1e-4, beta=0.75, k=1.0)
+
+
+ALEXNET = Network(
+    name="alexnet",
+    title="five convolutions and three linear layers, for ImageNet (60,954,656 weights)",
+    build=AlexNet,
+    input_shape=_SHAPE,
+    classes=1000,
+    smallest_size=None,
+)
