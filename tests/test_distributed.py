@@ -11,10 +11,10 @@ from unittest import mock
 import pytest
 import torch
 import torch.multiprocessing as mp
-from networks import mlp
 from torch import distributed, nn
 from torch.nn import functional
 from torch.testing import assert_close
+from toy_networks import mlp
 
 from secateur import build_sibling, learned_thresholds, load, parameter_groups, penalty, prune, theta
 
@@ -61,7 +61,9 @@ def fit(sibling, run, share=slice(None)):
         x, labels = torch.randn(8, 12, generator=generator), torch.arange(8) % 4
         outputs = sibling(x[share])
         # Whole weights are out of reach after a sharded forward: the penalty must do with what it left.
-        with mock.patch("secateur.threshold.theta_with_norm", side_effect=AssertionError("penalty reads weights")):
+        with mock.patch(
+            "secateur.functions.threshold.theta_with_norm", side_effect=AssertionError("penalty reads weights")
+        ):
             loss(sibling, outputs, labels[share], step).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -147,7 +149,7 @@ def test_the_runs_that_go_down_touch_zero_and_come_back(run):
 
 def test_two_ranks_compress_to_one_file(tmp_path):
     words = ["compress", "lenet-300-100", "--data", "digits", "--epochs", "1", "--quantize-epochs", "1"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "secateur.cli", *words]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "secateur", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command += ["--runs", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)

@@ -1,4 +1,4 @@
-"""A file is written whole or not at all."""
+"""Atomic writes: a file is written completely or not at all."""
 
 import os
 from contextlib import suppress
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def require_file(path: Path) -> Path:
-    """Return where a file is to be written, all links followed; raise a ValueError if no file can be there."""
+    """Return the path with links resolved; raise a ValueError if it cannot be a regular file."""
     where = path.resolve()
     if where.is_dir() or (where.exists() and not where.is_file()):
         raise ValueError(f"{path} is a directory, a pipe or a device: name a file to write")
@@ -14,9 +14,9 @@ def require_file(path: Path) -> Path:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, sees either the old one or the whole new one.
+    """Write a file so that readers see either the old or the complete new content, even after a crash.
 
-    A link is followed. What is no file, such as a directory, a pipe or a device, is refused instead of replaced.
+    Links are followed. A directory, a pipe or a device is refused instead of replaced.
     """
     where = require_file(path)
     partial = where.with_name(f".{where.name}.{os.getpid()}.partial")
@@ -27,7 +27,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(where)
-    except OSError as error:  # a full disk does not say by itself which file it has no room for
+    except OSError as error:  # an error such as a full disk does not name the file
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         with suppress(OSError):

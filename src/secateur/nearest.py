@@ -1,11 +1,11 @@
-"""Names and choices that are not known are refused, with those that are."""
+"""Checks of names and settings against the allowed ones."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 def require_choices(config: object, **choices: Iterable[str]) -> None:
-    """Raise a ValueError for a setting that is none of its choices, which types cannot keep out."""
+    """Raise a ValueError that names the first setting outside its allowed values."""
     for name, known in choices.items():
         value, listed = getattr(config, name), tuple(known)
         if value not in listed:
@@ -13,7 +13,7 @@ def require_choices(config: object, **choices: Iterable[str]) -> None:
 
 
 def require_one_of(kind: str, name: str, known: Iterable[str]) -> None:
-    """Raise a ValueError that suggests the nearest name, unless `name` is one of those known."""
+    """Raise a ValueError that suggests the nearest known name, unless `name` is known."""
     names = list(known)
     if name not in names:
         near = get_close_matches(name, names, n=1)

@@ -1,4 +1,7 @@
-"""The command line: parsing only, each command is one call into the library."""
+"""The command line: parsing only, each command is one call into the library.
+
+Help and version import neither torch nor a command, so they are fast.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +10,52 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, NamedTuple
 
 from secateur.cli.complaints import UsageError, complain, sentence, show_warning, usage
-from secateur.cli.files import Inspect, Pack, Sizes, Unpack, Verify
-from secateur.cli.flags import Command, parse
-from secateur.cli.paper import Reproduce
-from secateur.cli.running import Bench, Predict
-from secateur.cli.runs import Evaluate, Report, Watch
-from secateur.cli.training import Compress, Prune, Summary, Training, parse_on_preset
+from secateur.cli.streams import write_what_the_terminal_can_show
 from secateur.nearest import require_one_of
 
-# Every command, in the order in which they are listed. A new one is a class, and a word here.
-COMMANDS: dict[str, type[Command]] = {
-    kind.__name__.lower(): kind
-    for kind in (
-        Compress,
-        Prune,
-        Summary,
-        Evaluate,
-        Watch,
-        Reproduce,
-        Report,
-        Pack,
-        Unpack,
-        Inspect,
-        Verify,
-        Sizes,
-        Predict,
-        Bench,
-    )
+if TYPE_CHECKING:
+    from secateur.cli.flags import Command
+
+
+class Listed(NamedTuple):
+    """A command: its module and class, and its help in one sentence."""
+
+    module: str
+    name: str
+    help: str
+
+
+# Every command, in the order in which they are listed. A new one is a class, and a line here.
+COMMANDS = {
+    "compress": Listed(
+        "training", "Compress", "Prune a network, quantise what is left and write it as one small file."
+    ),
+    "prune": Listed("training", "Prune", "Train and prune a network, without quantising its weights."),
+    "summary": Listed("training", "Summary", "Show what would be pruned in a network, before training."),
+    "evaluate": Listed("runs", "Evaluate", "Evaluate a finished run on its test set, which is read once."),
+    "watch": Listed("runs", "Watch", "Show the page of a run in the browser, and update it while the run trains."),
+    "report": Listed("runs", "Report", "Write a page about a run, or about several side by side: one HTML file."),
+    "reproduce": Listed("reproduce", "Reproduce", "Run what a table or figure of the paper needs, and show it."),
+    "pack": Listed("files", "Pack", "Write the tensors of a safetensors file to a .cut file, lossless."),
+    "unpack": Listed("files", "Unpack", "Write the tensors of a .cut file to a safetensors file."),
+    "inspect": Listed("files", "Inspect", "Show what a .cut file spends on each tensor."),
+    "verify": Listed("files", "Verify", "Decode a .cut file and check every bit of it."),
+    "sizes": Listed("files", "Sizes", "Compare the size of the same weights in every format, from dense to entropy."),
+    "predict": Listed("running", "Predict", "Classify pictures with the network in a .cut file."),
+    "bench": Listed("running", "Bench", "Time a network sparse and dense, layer by layer, and under other engines."),
 }
+
+
+def load_command(name: str) -> type[Command]:
+    """Import the class of a command."""
+    listed = COMMANDS[name]
+    kind: type[Command] = getattr(import_module(f"secateur.cli.{listed.module}"), listed.name)
+    return kind
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,32 +63,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    interrupted = "interrupted"
+    write_what_the_terminal_can_show()
     try:
         if not words or words[0] in ("-h", "--help"):
             _print_commands()
             _flush()
             return 0 if words else 2
         if words[0] == "--version":
-            from secateur.experiments.job import versions
-
-            print(f"secateur {versions()['secateur']}")
+            print(f"secateur {_version()}")
             _flush()
             return 0
         with usage():
             require_one_of("command", words[0], COMMANDS)
+        kind = load_command(words[0])
+        interrupted = kind.interrupted
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
-            code = _chosen(COMMANDS[words[0]], words[1:])()
+            code = kind.parsed(words[1:])()
             _flush()
             return code
     except UsageError as error:
         return complain(str(error), 2)
     except KeyboardInterrupt:
-        return complain(COMMANDS.get(words[0], Command).interrupted, 130)
-    except BrokenPipeError:  # whoever reads has seen enough, as in `secateur inspect FILE | head`
+        return complain(interrupted, 130)
+    except BrokenPipeError:  # the reader has closed the pipe, as in `secateur inspect FILE | head`
         _forget_output()
         return 1
-    except Exception as error:  # the outermost frame: one line for the user, the trace on request
+    except Exception as error:  # the outermost frame: one line for the user; --debug shows the trace
         if debug:
             traceback.print_exc()
         try:
@@ -79,23 +100,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(sentence(error), 1)
 
 
+def _version() -> str:
+    try:
+        return version("secateur")
+    except PackageNotFoundError:
+        return "not installed"
+
+
 def _flush() -> None:
-    """Write all output: what cannot be written is to be known before the end."""
-    if sys.stdout is not None:  # which it is where whoever started us has closed it
+    """Write all output now, so that a failure to do so is noticed."""
+    if sys.stdout is not None:  # it is None where the parent process has closed it
         sys.stdout.flush()
 
 
 def _forget_output() -> None:
-    """Send output nowhere, or Python says once more that it cannot be written when it ends."""
+    """Redirect output to /dev/null, or Python would report the closed pipe again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-def _chosen(kind: type[Command], words: list[str]) -> Command:
-    return parse_on_preset(kind, words) if issubclass(kind, Training) else parse(kind, words)
 
 
 def _print_commands() -> None:
     print("secateur shrinks PyTorch networks while they train.\n\ncommands:")
-    for name, kind in COMMANDS.items():
-        print(f"  {name:10} {kind.__doc__}")
+    for name, listed in COMMANDS.items():
+        print(f"  {name:10} {listed.help}")
     print("\nsecateur COMMAND --help shows a command's flags; --debug shows the trace of a failure.")

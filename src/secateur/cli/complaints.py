@@ -1,41 +1,32 @@
-"""What a person is told when something cannot be done: one sentence, and no trace."""
+"""Error messages for the user: one sentence, and no trace."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from secateur.nearest import require_one_of
-
 
 class UsageError(Exception):
-    """What the user typed cannot be carried out as it is."""
+    """The user has typed something that is not valid."""
 
 
 @contextmanager
 def usage() -> Iterator[None]:
-    """Inside, a ValueError is the user's choice of words, not a failure."""
+    """Turn a ValueError raised inside into a UsageError."""
     try:
         yield
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
-def require_known(network: str, data_set: str) -> None:
-    """Raise a ValueError unless there are such a network to train and such a data set."""
-    from secateur import data, models
-
-    require_one_of("network", network, tuple(models.MODELS))
-    require_one_of("data set", data_set, data.names())
-
-
-MOST_THREADS = 4096  # more than any machine has, and fewer than would bring one down
+MOST_THREADS = 4096  # more than any machine has, but few enough to do no harm
 
 
 def require_at_least(least: int, *, most: int | None = None, **settings: int | None) -> None:
-    """Raise a ValueError that names the first setting below the least or above the most; None is no setting."""
+    """Raise a ValueError that names the first setting below the least or above the most; None is ignored."""
     for name, value in settings.items():
         if value is not None and value < least:
             raise ValueError(f"{name} must be ≥ {least}, got {value}")
@@ -43,13 +34,23 @@ def require_at_least(least: int, *, most: int | None = None, **settings: int | N
             raise ValueError(f"{name} must be ≤ {most:,}, got {value}")
 
 
+def usable_threads(threads: int | None) -> int | None:
+    """Return the number of CPU threads to use: more than there are CPUs would only slow each other down."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if threads is None or threads <= available:
+        return threads
+    complain(f"{threads} threads were asked for, and this machine has {available} CPUs: {available} are used", 0)
+    return available
+
+
 def sentence(error: Exception) -> str:
-    """Say in one line what went wrong, with the kind of error where its text was not written for people."""
+    """Return an error as one line, with its type if its text was not written for users."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     text = str(error).strip().splitlines()
     known = type(error).__name__ in (
         "DataError",
+        "PlainDataError",
         "RunError",
         "CheckpointError",
         "ValueError",
@@ -62,7 +63,7 @@ def sentence(error: Exception) -> str:
 
 
 def complain(said: str, code: int) -> int:
-    """Print a sentence where complaints go, and return the exit code that goes with it."""
+    """Print a sentence to stderr, and return the exit code."""
     print(f"secateur: {said}", file=sys.stderr)
     return code
 

@@ -1,4 +1,4 @@
-"""Commands that write, read and weigh .cut files."""
+"""Commands that write, read and measure .cut files."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ from rich.console import Console
 from typing_extensions import Doc, override
 
 from secateur.cli.complaints import usage
-from secateur.cli.flags import Command, DataRoot, Json, named, optional
-from secateur.nearest import require_one_of
+from secateur.cli.flags import Command, DataRoot, FileOrRun, Json, NewestOf, file_of, model_of, named, optional
 
 MaxGb = Annotated[float, Doc("refuse a file whose tensors take more memory than this")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pack(Command):
-    """Write the tensors of a safetensors file to a .cut file, every bit of them, as small as they get."""
+    """Write the tensors of a safetensors file to a .cut file, lossless."""
 
-    source: Annotated[tyro.conf.Positional[Path], named("MODEL.safetensors"), Doc("a plain model, pruned or not")]
+    source: Annotated[
+        tyro.conf.Positional[Path], named("MODEL.safetensors"), Doc("a plain model, pruned or not, or a run")
+    ]
     target: Annotated[tyro.conf.Positional[Path], named("OUT.cut"), Doc("the file to write")]
     codec: Annotated[str, Doc("raw, huffman, rans, context, or the smallest for each tensor")] = "smallest"
 
     @override
     def __call__(self) -> int:
+        from secateur import networks
         from secateur.encode.codecs import choose
         from secateur.encode.convert import pack
-        from secateur.report.files import print_packed
+        from secateur.report.terminal.files import print_packed
 
         with usage():
             choose(self.codec)
-        pack(self.source, self.target, codec=self.codec)
-        print_packed(Console(), self.source, self.target)
+        source = model_of(self.source)
+        pack(source, self.target, codec=self.codec, networks=networks.NETWORKS)
+        print_packed(Console(), source, self.target)
         return 0
 
 
@@ -43,17 +46,18 @@ class Pack(Command):
 class Unpack(Command):
     """Write the tensors of a .cut file to a safetensors file."""
 
-    source: Annotated[tyro.conf.Positional[Path], named("IN.cut"), Doc("the file to read")]
+    source: Annotated[tyro.conf.Positional[Path], named("IN.cut"), Doc("the file to read, or a run")]
     target: Annotated[tyro.conf.Positional[Path], named("OUT.safetensors"), Doc("the file to write")]
     max_gb: MaxGb = 4.0
 
     @override
     def __call__(self) -> int:
         from secateur.encode.convert import unpack
-        from secateur.report.files import print_packed
+        from secateur.report.terminal.files import print_packed
 
-        unpack(self.source, self.target, max_bytes=_bytes(self.max_gb))
-        print_packed(Console(), self.source, self.target)
+        source = file_of(self.source, Path("runs"))
+        unpack(source, self.target, max_bytes=_bytes(self.max_gb))
+        print_packed(Console(), source, self.target)
         return 0
 
 
@@ -61,33 +65,34 @@ class Unpack(Command):
 class Inspect(Command):
     """Show what a .cut file spends on each tensor."""
 
-    file: Annotated[tyro.conf.Positional[Path], named("FILE.cut"), Doc("the file to read")]
+    file: FileOrRun = None
+    runs: NewestOf = Path("runs")
     max_gb: MaxGb = 4.0
     json: Json = False
 
     @override
     def __call__(self) -> int:
         from secateur.encode.inspection import inspect
-        from secateur.report.files import file_grid
+        from secateur.report.terminal.files import file_grid
 
-        report = inspect(self.file, max_bytes=_bytes(self.max_gb))
+        report = inspect(file_of(self.file, self.runs), max_bytes=_bytes(self.max_gb))
         if self.json:
-            print(json.dumps(asdict(report), ensure_ascii=False))
+            print(json.dumps(asdict(report)))
         else:
-            # Nine columns: a narrow terminal wraps lines, which is better than numbers broken in two.
-            Console(width=max(Console().width, 100)).print(file_grid(report).as_rich())
+            Console().print(file_grid(report).as_rich())
         return 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verify(Command):
-    """Decode a .cut file and check every bit, against the original and on test images if these are given."""
+    """Decode a .cut file and check every bit of it."""
 
-    file: Annotated[tyro.conf.Positional[Path], named("FILE.cut"), Doc("the file to read")]
-    against: Annotated[Path | None, optional("PATH"), Doc("the safetensors file it was made from")] = None
-    data: Annotated[
-        str | None, optional("STR"), Doc("count errors on its test images: mnist, fashion-mnist, cifar10, digits")
-    ] = None
+    file: FileOrRun = None
+    runs: NewestOf = Path("runs")
+    against: Annotated[Path | None, optional("PATH"), Doc("the safetensors file it was made from, or a run")] = None
+    data: Annotated[str | None, optional("STR"), Doc("count errors on the test images of this data set or folder")] = (
+        None
+    )
     data_root: DataRoot = None
     max_gb: MaxGb = 4.0
     json: Json = False
@@ -95,15 +100,15 @@ class Verify(Command):
     @override
     def __call__(self) -> int:
         from secateur import data
-        from secateur.encode.convert import verify
-        from secateur.report.files import print_verification
+        from secateur.experiments.verification import verify
+        from secateur.report.terminal.files import print_verification
 
         with usage():
             if self.data is not None:
-                require_one_of("data set", self.data, data.names())
+                data.require_known(self.data)
         found = verify(
-            self.file,
-            against=self.against,
+            file_of(self.file, self.runs),
+            against=None if self.against is None else model_of(self.against),
             data_set=self.data,
             data_root=self.data_root,
             max_bytes=_bytes(self.max_gb),
@@ -117,9 +122,11 @@ class Verify(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes(Command):
-    """Weigh the same weights in every form: dense, compressed, sparse, by each codec, and their entropy."""
+    """Compare the size of the same weights in every format, from dense to entropy."""
 
-    source: Annotated[tyro.conf.Positional[Path], named("MODEL.safetensors"), Doc("a plain model, pruned or not")]
+    source: Annotated[
+        tyro.conf.Positional[Path], named("MODEL.safetensors"), Doc("a plain model, pruned or not, or a run")
+    ]
     nncodec: Annotated[Path | None, optional("PATH"), Doc("a Python interpreter with NNCodec, to weigh it as well")] = (
         None
     )
@@ -129,13 +136,14 @@ class Sizes(Command):
     def __call__(self) -> int:
         from secateur.encode.convert import read_safetensors
         from secateur.encode.inspection import sizes
-        from secateur.report.files import sizes_grid
+        from secateur.report.terminal.files import sizes_grid
 
-        found = sizes(read_safetensors(self.source)[0], nncodec=self.nncodec)
+        source = model_of(self.source)
+        found = sizes(read_safetensors(source)[0], nncodec=self.nncodec)
         if self.json:
             print(json.dumps(found))
         else:
-            Console().print(sizes_grid(self.source, found).as_rich())
+            Console().print(sizes_grid(source, found).as_rich())
         return 0
 
 

@@ -1,4 +1,4 @@
-"""The flags of a command are the fields of a dataclass: tyro reads the words, and what it says is put in ours."""
+"""The flags of a command are the fields of a dataclass; tyro parses them, and its messages are reworded."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
 
 import tyro
-from typing_extensions import Doc
+from typing_extensions import Doc, Self
 
 from secateur.cli.complaints import UsageError, usage
 from secateur.nearest import require_one_of
 
 
 class Command(ABC):
-    """A dataclass whose fields are flags and whose docstring is their help; what was chosen is called."""
+    """A dataclass whose fields are flags and whose docstring is their help; an instance is called."""
 
-    interrupted: ClassVar[str] = "interrupted"  # what is said after Ctrl-C
+    interrupted: ClassVar[str] = "interrupted"  # the message after Ctrl-C
+
+    @classmethod
+    def parsed(cls, words: list[str]) -> Self:
+        """Return the command with the flags that the user typed."""
+        return parse(cls, words)
 
     @abstractmethod
     def __call__(self) -> int:
@@ -31,12 +36,12 @@ Chosen = TypeVar("Chosen", bound=Command)
 
 
 def named(placeholder: str) -> Any:
-    """Say what a positional argument is called in the help."""
+    """Set the name of a positional argument in the help."""
     return tyro.conf.arg(metavar=placeholder)
 
 
 def optional(placeholder: str) -> Any:
-    """Say what an argument is called in the help whose text says what happens without it."""
+    """Set the name of an argument in the help whose text explains its default."""
     return tyro.conf.arg(metavar=placeholder, help_behavior_hint="")
 
 
@@ -44,11 +49,33 @@ def optional(placeholder: str) -> Any:
 DataRoot = Annotated[Path | None, optional("PATH"), Doc("where data sets are kept, instead of the user's cache")]
 Json = Annotated[bool, Doc("print JSON and nothing else")]
 KeptIn = Annotated[Path, Doc("where runs are kept")]
-NewestOf = Annotated[Path, Doc("where the newest run is looked for")]
+NewestOf = Annotated[Path, Doc("where to look for the newest run")]
+FileOrRun = Annotated[
+    tyro.conf.Positional[Path | None],
+    optional("[FILE_OR_RUN]"),
+    Doc("a .cut file or the directory of a run; none: the newest finished run"),
+]
+
+
+def file_of(chosen: Path | None, runs: Path) -> Path:
+    """Return the .cut file that the user chose: the file itself, that of a run, or that of the newest finished run."""
+    from secateur.experiments.directory import RunDirectory, newest_finished
+
+    if chosen is None:
+        return newest_finished(runs).file
+    return RunDirectory(chosen).file if chosen.is_dir() else chosen
+
+
+def model_of(chosen: Path) -> Path:
+    """Return the safetensors file that a user means: the file itself, or the finished network of a run."""
+    from secateur.experiments.directory import RunDirectory
+
+    run = RunDirectory(chosen)
+    return run.model if run.job.exists() else chosen
 
 
 def parse(command: type[Chosen], words: list[str], default: Chosen | None = None) -> Chosen:
-    """Read a command's flags; a word that has no place among them is a UsageError."""
+    """Parse a command's flags; an unknown word is a UsageError."""
     options: dict[str, Any] = {} if default is None else {"default": default}
     complaint = io.StringIO()
     try:
@@ -64,7 +91,7 @@ def parse(command: type[Chosen], words: list[str], default: Chosen | None = None
     except SystemExit as end:
         if not end.code:
             raise  # --help
-        # Where an argument may be left out, tyro takes an unknown flag for it and complains of something else.
+        # If an argument is optional, tyro takes an unknown flag for it and reports another error.
         parsed, unknown = None, _strangers(command, words)
         if not unknown:
             raise UsageError(_unboxed(complaint.getvalue())) from None
@@ -88,7 +115,7 @@ def flags(command: type) -> list[str]:
 
 
 def _strangers(command: type, words: list[str]) -> list[str]:
-    """Return the words that look like flags and are none, in any spelling: --data_root, --no-json."""
+    """Return the words that look like flags but are unknown in every spelling (--data_root, --no-json)."""
     known = {spelling for flag in flags(command) for spelling in (flag, flag.replace("--", "--no-", 1))}
     typed = [word for word in words if word.startswith("--")]
     return [word for word in typed if word.split("=")[0].replace("_", "-") not in known]
@@ -101,7 +128,7 @@ _NUMBERS = tyro.constructors.ConstructorRegistry()
 def _number_or_none(
     info: tyro.constructors.PrimitiveTypeInfo,
 ) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
-    """Call a number that may be absent INT or FLOAT in the help, and its absence none; tyro says {None}|FLOAT."""
+    """Show an optional number as INT or FLOAT in the help, and its absence as none; tyro shows {None}|FLOAT."""
     kind = next((kind for kind in (int, float) if set(get_args(info.type)) == {kind, type(None)}), None)
     if kind is None:
         return None
@@ -115,7 +142,7 @@ def _number_or_none(
 
 
 def _unboxed(complaint: str) -> str:
-    """Turn the box that tyro draws around a complaint into one line: the text between its first two rules."""
+    """Turn tyro's boxed error into one line: the text between its first two rules."""
     said = [*re.split("[─-]{4,}", complaint), complaint][1]
     said = re.sub(r"[│╮\s]+", " ", said).strip()
     for pattern, ours in _REWORDED:
@@ -123,7 +150,7 @@ def _unboxed(complaint: str) -> str:
     return said
 
 
-# What tyro says in the words of Python, in those of the command line.
+# tyro's messages, and ours in their place.
 _REWORDED = (
     (r"^Error parsing (--\S+): .*?'(.*)'\]?$", r'\1 cannot be "\2"'),
     (r"^Error parsing (?!-)\S+: ", ""),

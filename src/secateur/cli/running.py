@@ -1,4 +1,4 @@
-"""Commands that run a network: on pictures, and against the clock."""
+"""Commands that run a network: on pictures, and to time it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,32 @@ import tyro
 from rich.console import Console
 from typing_extensions import Doc, override
 
-from secateur.cli.complaints import MOST_THREADS, complain, require_at_least, usage
-from secateur.cli.flags import Command, Json, named, optional
-from secateur.cli.printing import leave_page
+from secateur.cli.complaints import MOST_THREADS, complain, require_at_least, usable_threads, usage
+from secateur.cli.finish import leave_page
+from secateur.cli.flags import Command, Json, NewestOf, file_of, optional
+from secateur.experiments.directory import RunDirectory, newest_finished
 from secateur.nearest import require_one_of
 from secateur.report.terminal import say
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(Command):
-    """Say what pictures show, by the network in a .cut file."""
+    """Classify pictures with the network in a .cut file."""
 
-    file: Annotated[tyro.conf.Positional[Path], named("FILE.cut"), Doc("the network")]
-    pictures: Annotated[
+    paths: Annotated[
         tyro.conf.Positional[tuple[Path, ...]],
-        optional("PICTURE ..."),
-        Doc("pictures, folders of pictures, or - for one on standard input; each is resized to the network's input"),
+        optional("[FILE_OR_RUN] PICTURE ..."),
+        Doc(
+            "a .cut file or the directory of a run (none: the newest finished run), then pictures, folders of "
+            "pictures, or - for one on standard input; each is resized to the network's input"
+        ),
     ]
     top: Annotated[int, Doc("how many classes to name, the likeliest first")] = 3
     invert: Annotated[
         bool, Doc("for ink on paper: MNIST is white on black, and a network trained on it expects that")
     ] = False
-    batch: Annotated[int, Doc("pictures that are answered at a time")] = 64
+    batch: Annotated[int, Doc("pictures that are classified at a time")] = 64
+    runs: NewestOf = Path("runs")
     json: Json = False
 
     @override
@@ -40,15 +44,16 @@ class Predict(Command):
         from secateur.run.predict import predict
 
         with usage():
-            if not self.pictures:
-                raise ValueError("there is no picture to look at: secateur predict --help")
+            file, pictures = self._network_and_pictures()
+            if not pictures:
+                raise ValueError("no picture was given: secateur predict --help")
             require_at_least(1, top=self.top, batch=self.batch)
-        answers = predict(self.file, self.pictures, top=self.top, invert=self.invert, batch=self.batch)
+        answers = predict(file, pictures, top=self.top, invert=self.invert, batch=self.batch)
         failures = 0
         for index, answer in enumerate(answers):
             if self.json:
                 # A list that can be read while it grows: one picture a line.
-                print(("[" if index == 0 else ",\n ") + json.dumps(asdict(answer), ensure_ascii=False), end="")
+                print(("[" if index == 0 else ",\n ") + json.dumps(asdict(answer)), end="")
             elif answer.failure is None:
                 print(answer)
             if answer.failure is not None:
@@ -58,41 +63,54 @@ class Predict(Command):
             print("]")
         return 1 if failures else 0
 
+    def _network_and_pictures(self) -> tuple[Path, tuple[Path, ...]]:
+        """Split the arguments into the network's file, which is optional, and the pictures."""
+        first, *others = self.paths or (Path(),)
+        is_network = first.suffix == ".cut" or RunDirectory(first).job.exists()
+        if is_network and self.paths:
+            return file_of(first, self.runs), tuple(others)
+        return file_of(None, self.runs), self.paths
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bench(Command):
-    """Time a network sparse and dense, layer by layer, beside other engines and what this machine allows."""
+    """Time a network sparse and dense, layer by layer, and under other engines."""
 
     source: Annotated[
-        tyro.conf.Positional[str],
-        named("NET_OR_FILE"),
-        Doc("a .cut file, the directory of a run, or a network by name, whose weights are then random"),
-    ]
+        tyro.conf.Positional[str | None],
+        optional("[NET_OR_FILE_OR_RUN]"),
+        Doc(
+            "a .cut file, the directory of a run (none: the newest finished one), or a network by name, whose weights "
+            "are then random"
+        ),
+    ] = None
     batch: Annotated[tuple[int, ...], Doc("batch sizes")] = (1,)
     threads: Annotated[int | None, optional("INT"), Doc("CPU threads, instead of torch's own choice")] = None
-    repeats: Annotated[int, Doc("turns of each rival")] = 50
+    repeats: Annotated[int, Doc("turns of each engine")] = 50
     density: Annotated[
         float | None, optional("FLOAT"), Doc("share of random weights that is kept; 0.1 if not given")
     ] = None
     engines: Annotated[
-        tuple[str, ...], Doc("dense rivals: eager (always there), onnxruntime, compile (slow to start)")
+        tuple[str, ...], Doc("dense engines: eager (always included), onnxruntime, compile (slow to start)")
     ] = ("eager", "onnxruntime")
     run: Annotated[
         Path | None,
         optional("PATH"),
         Doc("the run that a file belongs to: the result is written there, as speed.json"),
     ] = None
+    runs: NewestOf = Path("runs")
     json: Json = False
 
     @override
     def __call__(self) -> int:
-        from secateur.experiments.speed import subject, write_speed
+        from secateur.experiments.subject import subject, write_speed
         from secateur.measure import dense_bytes
-        from secateur.report.speed import print_batch, print_limits, print_subject
+        from secateur.report.terminal.speed import print_batch, print_limits, print_subject
         from secateur.run.bench import bench
 
-        self._require_sense()
-        what = subject(self.source, density=self.density, run=self.run)
+        source = str(newest_finished(self.runs).path) if self.source is None else self.source
+        self._require_sense(source)
+        what = subject(source, density=self.density, run=self.run)
         console = Console(stderr=self.json)
         if not self.json:
             print_subject(console, what.source, what.network, what.density, self.repeats)
@@ -103,7 +121,7 @@ class Bench(Command):
             network=what.network,
             density=what.density,
             batches=self.batch,
-            threads=self.threads,
+            threads=usable_threads(self.threads),
             repeats=self.repeats,
             engines=self.engines,
             observe=None if self.json else lambda speed: print_batch(console, speed, weight),
@@ -114,17 +132,17 @@ class Bench(Command):
             print_limits(console, found)
         if what.directory is not None:
             say(console, f"wrote {write_speed(what.directory, found)}")
-            if what.directory.page.exists():  # it knows of no speed, or of an older one
+            if what.directory.page.exists():  # it has no speeds yet, or older ones
                 leave_page(console, what.directory)
         return 0
 
-    def _require_sense(self) -> None:
-        from secateur.experiments.speed import require_subject
+    def _require_sense(self, source: str) -> None:
+        from secateur.experiments.subject import require_subject
         from secateur.measure.engines import ENGINES
         from secateur.run.bench import LEAST_REPEATS
 
         with usage():
-            require_subject(self.source, density=self.density, run=self.run)
+            require_subject(source, density=self.density, run=self.run)
             if not self.batch:
                 raise ValueError("batch needs at least one size, got none")
             require_at_least(1, batch=min(self.batch))

@@ -1,4 +1,4 @@
-"""Commands that look at a run: judge it, show it while it goes on, write its page."""
+"""Commands about a run: evaluate it, show it while it trains, write its page."""
 
 from __future__ import annotations
 
@@ -13,62 +13,54 @@ from rich.console import Console
 from typing_extensions import Doc, override
 
 from secateur.cli.complaints import require_at_least, usage
+from secateur.cli.finish import finish
 from secateur.cli.flags import Command, DataRoot, Json, NewestOf, optional
-from secateur.cli.printing import leave_page
-from secateur.experiments.rundir import RunDirectory, newest_begun, newest_finished
+from secateur.experiments.directory import RunDirectory, newest_begun, newest_finished
+from secateur.plain_data import to_plain
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluate(Command):
-    """Read the test set, once, and judge a finished run by it."""
+    """Evaluate a finished run on its test set, which is read once."""
 
     run: Annotated[
         tyro.conf.Positional[Path | None],
         optional("[RUN]"),
-        Doc("the directory of a finished run, or else the newest one"),
+        Doc("the directory of a finished run; none: the newest one"),
     ] = None
     runs: NewestOf = Path("runs")
     data_root: DataRoot = None
     json: Json = False
+    verbose: Annotated[bool, Doc("print a table of all layers as well")] = False
 
     @override
     def __call__(self) -> int:
-        from secateur.experiments.compress import evaluate_file
-        from secateur.experiments.job import evaluate
-        from secateur.report.terminal import print_evaluation, print_file
+        from secateur.experiments.evaluate import evaluate_with_reference
 
         directory = newest_finished(self.runs) if self.run is None else RunDirectory(self.run)
-        errors = evaluate(directory, data_root=self.data_root)
-        files = {str(file.packed): evaluate_file(file, data_root=self.data_root) for file in directory.compressed()}
-        if directory.page.exists():  # it knows of validation images only
-            leave_page(Console(stderr=self.json), directory)
+        found = evaluate_with_reference(directory, data_root=self.data_root)
+        finish(Console(stderr=self.json), directory, verbose=self.verbose and not self.json, silent=self.json)
         if self.json:
-            print(json.dumps({"run": str(directory.path), **errors, "files": files}))
-        else:
-            print_evaluation(Console(), directory)
-            for file in directory.compressed():
-                print_file(Console(), file)
+            print(json.dumps({"run": str(directory.path), **to_plain(found)}))
         return 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watch(Command):
-    """Show the page of a run in the browser, on this machine only, and keep it up to date while the run goes on."""
+    """Show the page of a run in the browser, and update it while the run trains."""
 
     run: Annotated[
-        tyro.conf.Positional[Path | None], optional("[RUN]"), Doc("the directory of a run, or else the newest one")
+        tyro.conf.Positional[Path | None], optional("[RUN]"), Doc("the directory of a run; none: the newest one")
     ] = None
     runs: NewestOf = Path("runs")
-    port: Annotated[int, Doc("where to listen on 127.0.0.1; 0: any port that is free")] = 8765
+    port: Annotated[int, Doc("where to listen on 127.0.0.1, this machine only; 0: any free port")] = 8765
 
     @override
     def __call__(self) -> int:
-        from secateur.report.live import serve
+        from secateur.report.page.live import serve
 
         with usage():
-            require_at_least(0, port=self.port)
-            if self.port > 65_535:
-                raise ValueError(f"port must be ≤ 65535, got {self.port}")
+            require_at_least(0, most=65_535, port=self.port)
         directory = newest_begun(self.runs) if self.run is None else RunDirectory(self.run)
         with serve(directory, self.port) as server:
             print(f"{directory.path} at http://127.0.0.1:{server.server_port}/ until Ctrl-C", flush=True)
@@ -79,7 +71,7 @@ class Watch(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Command):
-    """Write a page to look at, one HTML file: of a run, or of several side by side."""
+    """Write a page about a run, or about several side by side: one HTML file."""
 
     run: Annotated[
         tyro.conf.Positional[tuple[Path, ...]],

@@ -3,127 +3,222 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import tyro
 from rich.console import Console
-from typing_extensions import Doc, override
+from torch import nn
+from typing_extensions import Doc, Self, override
 
-from secateur.cli.complaints import MOST_THREADS, require_at_least, require_known, usage
-from secateur.cli.flags import Command, DataRoot, Json, KeptIn, named, optional, parse
-from secateur.cli.printing import leave_page
-from secateur.experiments.compress import Compression
-from secateur.experiments.job import Job
-from secateur.experiments.rundir import RunDirectory
-from secateur.sibling import SiblingConfig, Target, targets
-from secateur.train.loop import Observer, Observers, TrainConfig, is_main_process
+from secateur import data, networks
+from secateur.cli.complaints import MOST_THREADS, require_at_least, usable_threads, usage
+from secateur.cli.finish import finish, leave_speed
+from secateur.cli.flags import Command, DataRoot, Json, KeptIn, flags, named, optional, parse
+from secateur.encode.codecs import choose
+from secateur.experiments.directory import RunDirectory
+from secateur.experiments.presets import has_preset, preset, preset_names, run_name
+from secateur.experiments.reference import needs_training
+from secateur.experiments.runner import run
+from secateur.job import Coding, InputConfig, Job
+from secateur.methods import METHODS, FewValues, Method, first_methods
+from secateur.nearest import require_one_of
+from secateur.plain_data import to_plain
+from secateur.report.terminal import Watcher, say, summary_table
+from secateur.results import RunError
+from secateur.sibling import SiblingConfig, targets
+from secateur.train.observers import Observer, Observers, Silent
+from secateur.train.processes import is_main_process
+from secateur.train.recipe import Recipe
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Command):
-    """What every command that trains is told."""
+    """The flags of every command that trains; the settings of the chosen method are added to them."""
 
-    interrupted: ClassVar[str] = "interrupted; the run is kept: the same command with --resume goes on with it"
+    interrupted: ClassVar[str] = "interrupted; the run is kept: the same command with --resume continues it"
 
-    network: Annotated[tyro.conf.Positional[str], named("NETWORK"), Doc("lenet-300-100 or lenet-5")]
-    data: Annotated[str, Doc("mnist, fashion-mnist, cifar10, or digits (needs no download)")] = "mnist"
-    preset: Annotated[
-        str, Doc("settings that the other flags then change: paper, quick, accurate, best or best-augmented")
-    ] = "paper"
-    seed: Annotated[int, Doc("of the weights, the order of images and everything else random")] = 0
+    network: Annotated[tyro.conf.Positional[str], named("NETWORK"), Doc(_listed(networks.names()))]
+    data: Annotated[str, Doc(f"{_listed(data.names())}, or a folder with a folder of pictures per class")] = "mnist"
+    preset: Annotated[str, Doc(f"settings that the other flags then change: {_listed(preset_names())}")] = "paper"
+    method: Annotated[
+        str | None, optional("STR"), Doc(f"{_listed(first_methods())}, instead of the preset's method")
+    ] = None
+    seed: Annotated[int, Doc("seed of the initial weights, the order of images and all other randomness")] = 0
     threads: Annotated[
         int | None, optional("INT"), Doc("CPU threads; a seed and a thread count determine every bit")
     ] = None
+    reference: Annotated[
+        Literal["published", "train"],
+        Doc("the dense network to compare with: the preset's published one if it exists, or one trained first"),
+    ] = "published"
     runs: KeptIn = Path("runs")
     data_root: DataRoot = None
-    resume: Annotated[bool, Doc("go on with an unfinished run")] = False
+    resume: Annotated[bool, Doc("continue an unfinished run")] = False
     json: Annotated[bool, Doc("print the result as JSON and nothing else")] = False
+    verbose: Annotated[bool, Doc("print a table of all layers as well")] = False
     tensorboard: Annotated[bool, Doc("write TensorBoard's events into the run's directory")] = False
-    sibling: SiblingConfig = field(default_factory=SiblingConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
+    recipe: Recipe = field(default_factory=Recipe)
+    inputs: InputConfig = field(default_factory=InputConfig)
+    coding: Coding = field(default_factory=Coding)
+
+    @override
+    @classmethod
+    def parsed(cls, words: list[str]) -> Self:
+        """Parse the flags on top of the preset's settings, with those of the chosen method among them."""
+        chosen = cls._parsed(words, next((word for word in words if word in networks.NETWORKS), None))
+        with usage():
+            networks.NETWORKS.find(chosen.network)
+        chosen = cls._parsed(words, chosen.network)  # a name among the words may have been the value of a flag
+        with usage():
+            data.require_known(chosen.data)
+            require_at_least(0, most=2**63 - 1, seed=chosen.seed)
+            require_at_least(1, most=MOST_THREADS, threads=chosen.threads)
+            _network(chosen.job())
+        return chosen
+
+    @classmethod
+    def _parsed(cls, words: list[str], network: str | None) -> Self:
+        """Parse the flags with the defaults that the preset has for a network, or for any if that is not known yet."""
+        with usage():
+            start = _start(words, network)
+            kind = type(start.methods[0])
+            entry = ("settings", kind, field(default_factory=kind))
+            command = make_dataclass(cls.__name__, [entry], bases=(cls,), frozen=True, kw_only=True)
+            command.__doc__ = cls.__doc__
+            twice = [flag for flag, count in Counter(flags(command)).items() if count > 1]
+            if twice:
+                raise ValueError(f'method "{kind.name}" has a setting {twice[0]}, which is another flag: rename it')
+        defaults = cls.defaults(start) | ({} if network else {"network": tyro.MISSING})
+        chosen: Self = parse(command, words, default=command(**defaults))
+        return chosen
+
+    @classmethod
+    def defaults(cls, start: Job) -> dict[str, Any]:
+        """Return the flags that a preset sets."""
+        return {
+            "network": start.network,
+            "settings": start.methods[0],
+            "recipe": start.recipe,
+            "inputs": start.inputs,
+            "coding": start.coding,
+        }
 
     def job(self) -> Job:
         """Return the training that was asked for."""
-        from secateur.experiments.presets import preset
-
-        start = preset(self.preset, self.network)
-        return replace(start, data=self.data, seed=self.seed, sibling=self.sibling, train=self.train)
-
-    def show(self, console: Console, directory: RunDirectory, file: RunDirectory | None = None) -> int:
-        """Leave the page of a finished run, and show what came of it."""
-        from secateur.report.terminal import print_file, print_run
-
-        if not is_main_process():
-            return 0
-        leave_page(console, directory)
-        if self.json:
-            print(json.dumps(directory.read(directory.result) if file is None else file.read(file.file_record)))
-            return 0
-        print_run(console, directory)
-        if file is not None:
-            print_file(console, file)
-        return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Compress(Training):
-    """Prune a network, quantise what is left and write it as one small file: the whole pipeline."""
-
-    compression: Compression = field(default_factory=Compression)
+        choose(self.coding.codec)
+        method: Method = self.settings  # type: ignore[attr-defined]  # a field that `parsed` adds
+        return Job(
+            network=self.network,
+            data=self.data if self.data in data.DATA_SETS else str(Path(self.data).resolve()),
+            preset=self.preset,
+            methods=(method,),
+            recipe=self.recipe,
+            inputs=self.inputs,
+            coding=self.coding,
+            seed=self.seed,
+        )
 
     @override
     def __call__(self) -> int:
-        from secateur.encode.codecs import choose
-        from secateur.experiments.compress import compress
+        if (threads := usable_threads(self.threads)) is not None:
+            torch.set_num_threads(threads)
+        job, console = self.job(), Console(stderr=self.json)
+        directory = RunDirectory(self.runs / run_name(job))
+        trains_reference = self.reference == "train" or needs_training(job, self.runs)
+        if directory.is_finished:
+            self._say(console, f"{directory.path} is finished already: it was not trained again")
+        else:
+            self._announce(console, job)
+        if trains_reference and not job.is_dense:
+            self._train_reference(console, job)
+        directory = self._run(console, job)
+        if not is_main_process():
+            return 0
+        directory.result.touch()  # the newest run is the one that was asked for, not its reference
+        leave_speed(console, directory)
+        finish(console, directory, verbose=self.verbose and not self.json, silent=self.json)
+        if self.json:
+            print(json.dumps(to_plain(directory.read_result())))
+        return 0
 
-        with usage():
-            choose(self.compression.codec)
-            self.compression.rules()
-        job = self.job()
-        with _under_way(self, job) as (console, observer):
-            directory, file = compress(
-                job, self.compression, self.runs, data_root=self.data_root, resume=self.resume, observer=observer
-            )
-        return self.show(console, directory, file)
+    def _train_reference(self, console: Console, job: Job) -> None:
+        """Train the dense network to compare with; if that fails, the run itself may still succeed."""
+        directory = RunDirectory(self.runs / run_name(job.reference()))
+        if not directory.is_finished:
+            self._say(console, f"First the dense network to compare with: {directory.path}")
+        try:
+            self._run(console, job.reference())
+        except (RunError, FloatingPointError) as error:
+            self._say(console, f"There is no dense network to compare with: {error}")
+
+    def _run(self, console: Console, job: Job) -> RunDirectory:
+        directory = RunDirectory(self.runs / run_name(job))
+        with _observed(console, directory, tensorboard=self.tensorboard) as observer:
+            return run(job, self.runs, data_root=self.data_root, resume=self.resume, observer=observer)
+
+    def _say(self, console: Console, line: str) -> None:
+        if is_main_process():
+            say(console, line)
+
+    def _announce(self, console: Console, job: Job) -> None:
+        """Show before training which tensors get thresholds, if the method has any."""
+        if not is_main_process():
+            return
+        model = _network(job)
+        settings = [getattr(job.methods[0], entry.name) for entry in fields(job.methods[0])]
+        for config in (each for each in settings if isinstance(each, SiblingConfig)):
+            console.print(summary_table(targets(model, config)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prune(Training):
-    """Train the sibling of a network, cut it, fine-tune what is left, and leave a sparse network with its record."""
+    """Train and prune a network, without quantising its weights."""
 
-    dense: Annotated[bool, Doc("train the dense reference instead: same settings, no thresholds")] = False
+
+@dataclass(frozen=True, kw_only=True)
+class Compress(Training):
+    """Prune a network, quantise what is left and write it as one small file."""
+
+    quantize: Annotated[bool, Doc("let layers share a few values")] = True
+    few_values: FewValues = field(default_factory=FewValues)
 
     @override
-    def __call__(self) -> int:
-        from secateur.experiments.job import run
+    @classmethod
+    def defaults(cls, start: Job) -> dict[str, Any]:
+        """Return the flags that a preset sets, those of few values included."""
+        return {**super().defaults(start), "few_values": start.methods[1]}
 
-        job = replace(self.job(), method="dense") if self.dense else self.job()
-        with _under_way(self, job) as (console, observer):
-            directory = run(job, self.runs, data_root=self.data_root, resume=self.resume, observer=observer)
-        return self.show(console, directory)
+    @override
+    def job(self) -> Job:
+        """Return the whole pipeline that was asked for."""
+        pruning = super().job()
+        return replace(pruning, methods=(*pruning.methods, self.few_values)) if self.quantize else pruning
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary(Command):
     """Show what would be pruned in a network, before training."""
 
-    network: Annotated[
-        tyro.conf.Positional[str], named("NETWORK"), Doc("lenet-300-100, lenet-5, alexnet, vgg-16 or resnet-50")
-    ]
+    network: Annotated[tyro.conf.Positional[str], named("NETWORK"), Doc(_listed(networks.names()))]
     json: Json = False
     sibling: SiblingConfig = field(default_factory=SiblingConfig)
 
     @override
     def __call__(self) -> int:
-        from secateur.report.terminal import summary_table
-
         with usage():
-            found = _targets(self.network, self.sibling)
+            require_one_of("network", self.network, networks.NETWORKS)
+            with torch.device("meta"):  # only shapes are needed
+                found = targets(networks.build(self.network), self.sibling)
         if self.json:
             tensors = [asdict(target) | {"weights": target.weights} for target in found]
             totals = {key: sum(tensor[key] for tensor in tensors) for key in ("weights", "thresholds")}
@@ -133,47 +228,52 @@ class Summary(Command):
         return 0
 
 
-Trains = TypeVar("Trains", bound=Training)
+def _network(job: Job) -> nn.Module:
+    """Return the network of a job without memory, for the classes and the size of its data; one that fits none raises.
+
+    What is in a folder is not known before it is read, and is given the network's own size.
+    """
+    entry = data.DATA_SETS.get(job.data)
+    with torch.device("meta"):
+        if entry is None:
+            return networks.build(job.network)
+        return networks.build(job.network, classes=len(entry.classes), input_shape=entry.shape)
 
 
-def parse_on_preset(command: type[Trains], words: list[str]) -> Trains:
-    """Parse a command that trains: its preset first, then every flag on top of it."""
-    from secateur.experiments.presets import compression_preset, preset
+def _start(words: list[str], network: str | None) -> Job:
+    """Return the job that the preset and the method among the words describe for a network, or for some network."""
+    preset_name, method_name = _value(words, "--preset") or "paper", _value(words, "--method")
+    require_one_of("preset", preset_name, preset_names())
+    if method_name is not None:
+        require_one_of("method", method_name, first_methods())
+    some = next(name for name in networks.NETWORKS if has_preset(preset_name, name))
+    job = preset(preset_name, network or some, to_file=True)
+    if method_name is not None and METHODS[method_name] is not type(job.methods[0]):
+        job = job.with_method(METHODS[method_name]())
+    return job
 
-    chosen = parse(command, words)
-    with usage():
-        require_known(chosen.network, chosen.data)
-        require_at_least(0, most=2**63 - 1, seed=chosen.seed)
-        require_at_least(1, most=MOST_THREADS, threads=chosen.threads)
-        start = preset(chosen.preset, chosen.network)
-        settings: dict[str, Any] = {"sibling": start.sibling, "train": start.train}
-        if command is Compress:
-            settings["compression"] = compression_preset(chosen.preset)
-    return parse(command, words, default=replace(chosen, **settings))
+
+def _value(words: list[str], flag: str) -> str | None:
+    """Return the value of a flag that decides which further flags there are."""
+    for index, word in enumerate(words):
+        if word == flag:
+            return next(iter(words[index + 1 :]), None)
+        if word.startswith(f"{flag}="):
+            return word.removeprefix(f"{flag}=")
+    return None
 
 
 @contextmanager
-def _under_way(chosen: Training, job: Job) -> Iterator[tuple[Console, Observer]]:
-    """Show what will be pruned and then how it goes, on the terminal and, if it was asked for, in TensorBoard."""
-    from secateur.report.terminal import Watcher, summary_table
-
-    if chosen.threads is not None:
-        torch.set_num_threads(chosen.threads)
-    console = Console(stderr=chosen.json)
-    if is_main_process() and job.method == "prune":
-        console.print(summary_table(_targets(job.network, job.sibling)))
+def _observed(console: Console, directory: RunDirectory, *, tensorboard: bool) -> Iterator[Observer]:
+    """Show progress on the terminal and, if it was asked for, in TensorBoard."""
+    if not is_main_process():
+        yield Silent()
+        return
     with Watcher(console) as watcher:
-        if not (chosen.tensorboard and is_main_process()):
-            yield console, watcher
+        if not tensorboard:
+            yield watcher
             return
         from secateur.report.tensorboard import TensorBoard
 
-        with closing(TensorBoard(RunDirectory(chosen.runs / job.name).events)) as board:
-            yield console, Observers((watcher, board))
-
-
-def _targets(network: str, config: SiblingConfig) -> tuple[Target, ...]:
-    from secateur import models
-
-    with torch.device("meta"):  # shapes are all it takes
-        return targets(models.build(network), config)
+        with closing(TensorBoard(directory.events)) as board:
+            yield Observers((watcher, board))

@@ -1,59 +1,83 @@
-"""Named settings: the paper's, whose epochs have a published search, and recipes that go further."""
+"""Named settings, and the names of runs."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from secateur.experiments.compress import Compression
-from secateur.experiments.job import Job
+from secateur.job import Coding, InputConfig, Job
+from secateur.methods import FewValues, Han2015, Manessi2018, Method
 from secateur.nearest import require_one_of
 from secateur.sibling import SiblingConfig
-from secateur.train.loop import TrainConfig
+from secateur.train.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """Settings for one network: training, pruning, sharing values, and writing the file."""
+
+    method: Method
+    recipe: Recipe = field(default_factory=Recipe)
+    inputs: InputConfig = field(default_factory=InputConfig)
+    few_values: FewValues = field(default_factory=FewValues)
+    coding: Coding = field(default_factory=Coding)
+
+
+# A softer θ than the paper's, whose α is 100.
+_SOFT = SiblingConfig(alpha=50)
+# Chosen on validation images, two seeds of best-augmented LeNet-300-100 (levels-search.json next to its results); the
+# values of convolutions were not searched.
+_FEW = FewValues(levels=12, conv_levels=16, bias_levels=31, quantize_epochs=8)
+_QUICK_FEW = replace(_FEW, quantize_epochs=3)
+# The paper's future work: its pruning, then Deep Compression's weight sharing and coding as published.
+_PUBLISHED_CODING = Coding(codec="huffman", sort_units=False)
+_DROPOUT = InputConfig(input_dropout=0.1)
+_AUGMENTED = InputConfig(augment=0.5, scaling="standard")
+
+
+def _paper(epochs: int) -> Preset:
+    return Preset(method=Manessi2018(), recipe=Recipe(epochs=epochs), coding=_PUBLISHED_CODING)
+
+
+def _tuned(epochs: int, method: Manessi2018, inputs: InputConfig = _DROPOUT, few_values: FewValues = _FEW) -> Preset:
+    """Return a recipe that goes further than the paper's: a rate that falls to zero, and a fine-tune after the cut."""
+    recipe = Recipe(epochs=epochs, schedule="cosine")
+    return Preset(method=replace(method, sibling=_SOFT), recipe=recipe, inputs=inputs, few_values=few_values)
+
+
+# Optimizer, batch, decay and data are the paper preset's, so that only the method differs. Han et al. publish neither
+# the epochs of the dense network nor those of a round. Values that a layer shares are as published: 6 bits and 5 bits
+# for linear layers (arXiv 1510.00149, tables 2 and 3). Quality and rounds: search.json next to the results.
+def _han(epochs: int, method: Han2015, levels: int) -> Preset:
+    few = FewValues(levels=levels, quantize_epochs=method.retrain_epochs, quantize_lr=method.retrain_lr)
+    return Preset(method=method, recipe=Recipe(epochs=epochs), few_values=few, coding=_PUBLISHED_CODING)
+
 
 # The paper names every hyper-parameter but the batch size and the number of epochs. Under Adam a threshold moves by
-# about lr·ρ per step whatever the loss says, so sparsity follows the epochs: they are chosen on validation images.
-_PAPER_EPOCHS = {"lenet-300-100": 52, "lenet-5": 23}
-
-# A learning rate that goes to zero, a softer θ (α = 50) and a fine-tune after the cut. Only what was searched has a log
-# beside its results (*search.json).
-_LONG = TrainConfig(epochs=160, fine_tune_epochs=60, schedule="cosine", fine_tune_lr=2e-3, rho=0.030, input_dropout=0.1)
-_AUGMENTED = replace(_LONG, input_dropout=0.0, augment=0.5, scaling="standard")
-
-_PRESETS: Mapping[str, Mapping[str, tuple[SiblingConfig, TrainConfig]]] = {
-    "paper": {name: (SiblingConfig(), TrainConfig(epochs=epochs)) for name, epochs in _PAPER_EPOCHS.items()},
+# about lr·ρ per step, whatever the loss is, so sparsity depends on the epochs: they were chosen on validation images.
+_PRESETS: Mapping[str, Mapping[str, Preset]] = {
+    "paper": {"lenet-300-100": _paper(52), "lenet-5": _paper(23)},
     "quick": {
-        "lenet-300-100": (
-            SiblingConfig(alpha=50),
-            TrainConfig(epochs=36, fine_tune_epochs=8, schedule="cosine", rho=0.07, input_dropout=0.1),
-        ),
-        "lenet-5": (
-            SiblingConfig(alpha=50),
-            TrainConfig(epochs=6, fine_tune_epochs=2, schedule="cosine", rho=0.2, input_dropout=0.1),
-        ),
+        "lenet-300-100": _tuned(36, Manessi2018(rho=0.07, fine_tune_epochs=8), few_values=_QUICK_FEW),
+        "lenet-5": _tuned(6, Manessi2018(rho=0.2, fine_tune_epochs=2), few_values=_QUICK_FEW),
     },
-    "accurate": {"lenet-300-100": (SiblingConfig(alpha=50), replace(_LONG, rho=0.017))},
+    "accurate": {"lenet-300-100": _tuned(160, Manessi2018(rho=0.017, fine_tune_epochs=60, fine_tune_lr=2e-3))},
     "best": {
-        "lenet-300-100": (SiblingConfig(alpha=50), _LONG),
-        "lenet-5": (SiblingConfig(alpha=50), replace(_LONG, epochs=40, fine_tune_epochs=20, rho=0.06)),
+        "lenet-300-100": _tuned(160, Manessi2018(rho=0.030, fine_tune_epochs=60, fine_tune_lr=2e-3)),
+        "lenet-5": _tuned(40, Manessi2018(rho=0.06, fine_tune_epochs=20, fine_tune_lr=2e-3)),
     },
     "best-augmented": {
-        "lenet-300-100": (SiblingConfig(alpha=50), replace(_AUGMENTED, rho=0.046)),
-        "lenet-5": (SiblingConfig(alpha=50), replace(_AUGMENTED, epochs=40, fine_tune_epochs=30, rho=0.09)),
+        "lenet-300-100": _tuned(160, Manessi2018(rho=0.046, fine_tune_epochs=60, fine_tune_lr=2e-3), _AUGMENTED),
+        "lenet-5": _tuned(40, Manessi2018(rho=0.09, fine_tune_epochs=30, fine_tune_lr=2e-3), _AUGMENTED),
     },
-}
-
-# Chosen on validation images, two seeds of best-augmented LeNet-300-100 (levels-search.json beside its results); the
-# values of convolutions were not searched.
-_FEW = Compression(levels=12, conv_levels=16, bias_levels=31, quantize_epochs=8)
-_COMPRESSIONS: Mapping[str, Compression] = {
-    # The paper's future work: its pruning, then Deep Compression's weight sharing and coding as published.
-    "paper": Compression(codec="huffman", sort_units=False),
-    "quick": replace(_FEW, quantize_epochs=3),
-    "accurate": _FEW,
-    "best": _FEW,
-    "best-augmented": _FEW,
+    "han2015": {
+        "lenet-300-100": _han(20, Han2015(quality=0.8, rounds=5, retrain_epochs=6), levels=64),
+        "lenet-5": _han(12, Han2015(quality=0.8, rounds=5, retrain_epochs=3), levels=32),
+    },
 }
 
 
@@ -62,19 +86,63 @@ def preset_names() -> tuple[str, ...]:
     return tuple(_PRESETS)
 
 
-def preset(name: str, network: str, **settings: Any) -> Job:
-    """Return the job that a preset describes for a network; other fields of the job as `settings`."""
+def has_preset(name: str, network: str) -> bool:
+    """Return whether a preset has settings of its own for a network."""
+    return network in _PRESETS.get(name, {})
+
+
+def settings(name: str, network: str) -> Preset:
+    """Return the settings of a preset for a network; "paper" has the paper's defaults for any network."""
     require_one_of("preset", name, _PRESETS)
     known = _PRESETS[name]
-    if network not in known:
-        if name == "paper":
-            return Job(network=network, **settings)
-        raise ValueError(f'preset "{name}" has settings for {", ".join(known)}, not for "{network}"')
-    sibling, train = known[network]
-    return Job(network=network, sibling=sibling, train=train, **settings)
+    if network in known:
+        return known[network]
+    if name == "paper":
+        return Preset(method=Manessi2018(), coding=_PUBLISHED_CODING)
+    raise ValueError(f'preset "{name}" has settings for {", ".join(known)}, not for "{network}"')
 
 
-def compression_preset(name: str) -> Compression:
-    """Return how a preset turns its pruned network into a file."""
-    require_one_of("preset", name, _COMPRESSIONS)
-    return _COMPRESSIONS[name]
+def preset(name: str, network: str, *, data: str = "mnist", seed: int = 0, to_file: bool = False) -> Job:
+    """Return the job that a preset describes for a network: pruning alone or, with `to_file`, the whole pipeline."""
+    found = settings(name, network)
+    return Job(
+        network=network,
+        data=data,
+        preset=name,
+        methods=(found.method, found.few_values) if to_file else (found.method,),
+        recipe=found.recipe,
+        inputs=found.inputs,
+        coding=found.coding,
+        seed=seed,
+    )
+
+
+def run_name(job: Job) -> str:
+    """Return the name of a run's directory: network, data, preset, methods unless they are the preset's, and seed.
+
+    Settings that differ from the preset's show as a short digest; job.json spells them out.
+    """
+    usual = preset(job.preset, job.network, data=job.data, seed=job.seed, to_file=True)
+    like = replace(usual, methods=usual.methods[: len(job.methods)])
+    if type(job.methods[0]) is not type(usual.methods[0]):
+        like = like.with_method(type(job.methods[0])())
+    parts = [job.network, Path(job.data).name, job.preset]
+    if job.label != usual.label:
+        parts.append(job.label)
+    different = _differences(like.to_json(), job.to_json())
+    if Path(job.data).is_absolute():
+        different["data"] = job.data  # two folders may have one name
+    if different:
+        parts.append(hashlib.sha256(json.dumps(different, sort_keys=True).encode()).hexdigest()[:6])
+    return "-".join([*parts, f"seed{job.seed}"])
+
+
+def _differences(usual: Any, own: Any, place: str = "") -> dict[str, Any]:
+    """Return the settings that differ, by their place: a setting added later does not rename runs that lack it."""
+    if isinstance(usual, dict) and isinstance(own, dict):
+        pairs = {f"{place}.{key}": (usual.get(key), own.get(key)) for key in usual.keys() | own.keys()}
+    elif isinstance(usual, list) and isinstance(own, list) and len(usual) == len(own):
+        pairs = {f"{place}[{index}]": pair for index, pair in enumerate(zip(usual, own, strict=True))}
+    else:
+        return {} if usual == own else {place: own}
+    return {name: value for key, pair in pairs.items() for name, value in _differences(*pair, key).items()}

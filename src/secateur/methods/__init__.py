@@ -1,20 +1,63 @@
-"""Published methods, one small file each, and the table of them.
+"""Published methods, one small file each, and the table of them: the one place that knows methods by name.
 
-A method is a frozen dataclass of its settings whose `stages` yields what to train next and returns the finished
-network. It never trains by itself, so whoever drives it decides how, and counts what every method costs alike.
+A new method is a file in this folder and a word in the table. Another package adds one through an entry point of the
+group `secateur.methods` whose value is such a class.
 """
 
-from secateur.methods.deep_compression import DeepCompression
+from __future__ import annotations
+
+from abc import ABCMeta
+from collections.abc import Mapping
+from typing import Any
+
 from secateur.methods.dense import Dense
+from secateur.methods.few_values import FewValues
 from secateur.methods.han2015 import Han2015
 from secateur.methods.manessi2018 import Manessi2018
-from secateur.methods.stage import Method, Stage
+from secateur.methods.method import Cautious, Method
+from secateur.plain_data import PlainDataError, from_plain, to_plain
+from secateur.table import Table
 
-__all__ = ["METHODS", "DeepCompression", "Dense", "Han2015", "Manessi2018", "Method", "Stage"]
+__all__ = [
+    "METHODS",
+    "Cautious",
+    "Dense",
+    "FewValues",
+    "Han2015",
+    "Manessi2018",
+    "Method",
+    "first_methods",
+    "method_from_json",
+    "method_to_json",
+]
 
-METHODS: dict[str, type[Method]] = {
-    "dense": Dense,
-    "han2015": Han2015,
-    "deep-compression": DeepCompression,
-    "manessi2018": Manessi2018,
-}
+METHODS: Table[type[Method]] = Table(
+    "method",
+    "secateur.methods",
+    ABCMeta,
+    (
+        Dense,
+        Manessi2018,
+        Han2015,
+        FewValues,
+    ),
+)
+
+
+def first_methods() -> tuple[str, ...]:
+    """Name the methods that a pipeline can begin with: those that need no trained network."""
+    return tuple(name for name, kind in METHODS.items() if not kind.needs_trained)
+
+
+def method_to_json(method: Method) -> dict[str, Any]:
+    """Return a method's name and settings as plain data."""
+    return {"name": method.name, **to_plain(method)}
+
+
+def method_from_json(content: Mapping[str, Any]) -> Method:
+    """Return the method of that name with those settings."""
+    settings = dict(content)
+    name = settings.pop("name", None)
+    if not isinstance(name, str):
+        raise PlainDataError("a method must have a name")
+    return from_plain(METHODS.find(name), settings)

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
-from secateur.methods.stage import Stage
+from secateur.methods.method import Method
+from secateur.train.recipe import Recipe
+from secateur.train.stage import Stage
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dense:
+class Dense(Method):
     """Train the network as it is."""
 
-    def stages(self, model: nn.Module) -> Generator[Stage, None, nn.Module]:
+    name: ClassVar[str] = "dense"
+    leaves: ClassVar[str] = "dense"
+    is_reference: ClassVar[bool] = True
+
+    def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the network once."""
-        yield Stage("train", model, "train")
+        yield Stage(name="train", model=model, recipe=recipe)
         return model
+
+    def epochs(self, recipe: Recipe) -> int:
+        """Return the recipe's epochs."""
+        return recipe.epochs

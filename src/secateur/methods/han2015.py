@@ -1,10 +1,10 @@
 """Han et al. 2015, "Learning both Weights and Connections for Efficient Neural Networks" (arXiv 1506.02626).
 
 Train, cut the small weights, retrain what is left, and again: the pruning stage of Deep Compression. As published:
-a layer's threshold is one quality parameter times the standard deviation of its weights (section 4), survivors keep
-their values, the fully connected layers are retrained while the convolutions are fixed and the other way round
-(3.3), dropout shrinks with the connections (3.2). L2 decay (3.1) and retraining at a tenth of the learning rate
-(4.1) are settings of whoever trains.
+a layer's threshold is one quality parameter times the standard deviation of its weights (section 4), the weights kept
+retain their values, the fully connected layers are retrained while the convolutions are fixed and the other way round
+(3.3), dropout shrinks with the connections (3.2), retraining takes a tenth of the learning rate (4.1). L2 decay (3.1)
+is part of the recipe. The pipeline (Han2015, FewValues) is Deep Compression.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,11 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 from typing_extensions import Doc
 
-from secateur.methods.stage import Stage
+from secateur.methods.method import Method
 from secateur.prune import keep_zeros, prune
+from secateur.train.recipe import Recipe, require_not_negative, require_whole
+from secateur.train.stage import Stage
+from secateur.weights.tensors import tensors
 
 Kind: TypeAlias = Literal["fc", "conv"]
 
@@ -31,33 +34,50 @@ _KINDS: dict[Kind, type[nn.Module]] = {"fc": nn.Linear, "conv": _ConvNd}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Han2015:
+class Han2015(Method):
     """Cut weights below quality × standard deviation and retrain, for a number of rounds."""
+
+    name: ClassVar[str] = "han2015"
+    trains_dense: ClassVar[bool] = True
 
     quality: Annotated[float, Doc("threshold of a layer ÷ standard deviation of its weights")] = 1.0
     rounds: Annotated[int, Doc("how often all layers are cut and retrained")] = 5
+    retrain_epochs: Annotated[int, Doc("passes over the training images for each kind of layer and round")] = 6
+    retrain_lr: Annotated[float, Doc("learning rate of retraining: a tenth of the first one")] = 1e-4
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.quality) and self.quality > 0):
             raise ValueError(f"quality must be positive and finite, got {self.quality}")
-        if self.rounds < 0:
-            raise ValueError(f"rounds must be ≥ 0, got {self.rounds}")
+        require_whole(rounds=self.rounds, retrain_epochs=self.retrain_epochs)
+        require_not_negative(retrain_lr=self.retrain_lr)
 
-    def stages(self, model: nn.Module) -> Generator[Stage, None, nn.Module]:
+    def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the dense network, then in every round what is left, once for each kind of layer it has."""
         present = kinds(model)
         if not present:
             raise ValueError(f"{type(model).__name__} has no linear or convolution layer to prune")
-        yield Stage("train", model, "train")
-        dropouts = read_dropouts(model)
+        yield Stage(name="train", model=model, recipe=recipe, forms=lambda: {"dense": model})
+        retraining = replace(recipe, epochs=self.retrain_epochs, lr=self.retrain_lr)
+        dropouts, order = read_dropouts(model), 0
         for number in range(1, self.rounds + 1):
             for kind in present:
                 cut_(model, self.quality, kind)
                 adjust_dropout_(model, dropouts)
+                order += 1
                 with others_fixed(model, kind):
-                    yield Stage(f"quality={self.quality:g}-round={number}-{kind}", _masked(model), "fine-tune")
+                    yield Stage(
+                        name=f"quality={self.quality:g}-round={number}-{kind}",
+                        model=_masked(model),
+                        recipe=retraining,
+                        phase="fine-tune",
+                        order=order,
+                    )
                 model = _plain(model)
         return model
+
+    def epochs(self, recipe: Recipe) -> int:
+        """Return the epochs of the dense network and of all rounds, if it has layers of one kind."""
+        return recipe.epochs + self.rounds * self.retrain_epochs
 
 
 def kinds(model: nn.Module) -> list[Kind]:
@@ -67,11 +87,11 @@ def kinds(model: nn.Module) -> list[Kind]:
 
 def layers(model: nn.Module, kind: Kind) -> Iterator[tuple[str, Tensor]]:
     """Yield the weight of every layer of a kind by the layer's name; a tied one once."""
-    seen: set[int] = set()
-    for name, layer in model.named_modules():
-        if isinstance(layer, _KINDS[kind]) and isinstance(layer.weight, Tensor) and id(layer.weight) not in seen:
-            seen.add(id(layer.weight))
-            yield name, layer.weight
+    for tensor in tensors(model):
+        for owner, layer, name in tensor.places:
+            if name == "weight" and isinstance(layer, _KINDS[kind]):
+                yield owner, tensor.read()
+                break
 
 
 def threshold(weight: Tensor, quality: float) -> float:

@@ -1,4 +1,4 @@
-"""One file that holds a training run at the end of an epoch: no pickle in it, and never half-written."""
+"""Checkpoints at the end of an epoch: one file, written atomically, without pickle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WHOLE_AND_FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatt
 
 
 class CheckpointError(Exception):
-    """A checkpoint that is damaged or belongs to something else."""
+    """A checkpoint that is damaged or was written by another model or optimizer."""
 
 
 def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, facts: dict[str, Any], *, write: bool) -> None:
@@ -45,7 +45,7 @@ def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, facts: 
 
 
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Fill model and optimizer from `path` and return the facts stored beside them."""
+    """Load model and optimizer from `path` and return the facts stored with them."""
     state, facts = _read(path)
     moments = _nested(state["optimizer"])
     try:
@@ -60,7 +60,7 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
 def _nested(flat: dict[str, Any]) -> dict[str, Any]:
     """Return an optimizer's state as torch nests it, every parameter in a group of its own.
 
-    torch flattens a whole state when it gets one, but cannot take it back (2.13): KeyError in param_groups.
+    torch flattens the optimizer's state when asked, but cannot load it again (2.13): KeyError in param_groups.
     """
     moments: dict[str, dict[str, Any]] = {}
     groups: dict[str, dict[str, Any]] = {}
@@ -75,7 +75,7 @@ def _nested(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lay_out_like_parameters(optimizer: torch.optim.Optimizer) -> None:
-    """Give moments the memory layout of their parameter: a file has none, and fused kernels go by memory alone."""
+    """Give moments the memory layout of their parameter: files do not store it, and fused kernels rely on it."""
     for parameter, moments in optimizer.state.items():
         for name, value in moments.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape:
@@ -83,7 +83,7 @@ def _lay_out_like_parameters(optimizer: torch.optim.Optimizer) -> None:
 
 
 def load_model(path: Path) -> dict[str, Tensor]:
-    """Return the state dict of the model alone."""
+    """Return the state dict of the model only."""
     return _read(path)[0]["model"]
 
 
@@ -99,6 +99,6 @@ def _read(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
             state[kind][key] = value
         return state, dict(facts)
     except FileNotFoundError:
-        raise CheckpointError(f"{path} does not exist: the run has not got that far") from None
+        raise CheckpointError(f"{path} does not exist: the run has not reached this stage") from None
     except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is not a usable checkpoint ({error}): delete it and start again") from error

@@ -1,8 +1,0 @@
-"""`python -m secateur.cli` is the command `secateur`."""
-
-import sys
-
-from secateur.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,188 @@
+"""The command that runs and shows the paper's tables and figures, and our comparisons."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import tyro
+from rich.console import Console
+from typing_extensions import Doc, override
+
+from secateur import networks
+from secateur.cli.complaints import require_at_least, usage
+from secateur.cli.flags import Command, DataRoot, Json, KeptIn, named, optional
+from secateur.experiments.presets import preset, preset_names
+from secateur.experiments.studies.decay import run_decay_study
+from secateur.experiments.studies.epochs import search_epochs
+from secateur.experiments.studies.figures import hard_views, run_gathering, smooth_views
+from secateur.experiments.studies.gathering import FIGURES, GatheringStudy, Views, figure_path, gathering
+from secateur.experiments.studies.grid import Places, jobs, jobs_of_method, run_missing
+from secateur.experiments.studies.rival import search_quality
+from secateur.experiments.studies.sensitivity import publish_sensitivity, sensitivity_jobs, sensitivity_path
+from secateur.literature import networks_with_layers
+from secateur.methods import METHODS, first_methods
+from secateur.nearest import require_one_of
+from secateur.report.tables.comparison import comparison_table, stages_table
+from secateur.report.tables.files import decay_table, file_table
+from secateur.report.tables.grid import Grid
+from secateur.report.tables.paper import search_table, sensitivity_table, table1, table2
+from secateur.report.terminal import say
+from secateur.results import read, write
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduce(Command):
+    """Run what a table or figure of the paper needs, and show it."""
+
+    interrupted: ClassVar[str] = "interrupted; what is done is kept: the same command continues from there"
+
+    what: Annotated[
+        tyro.conf.Positional[str],
+        named("WHAT"),
+        Doc(
+            "table1, table2, files, sensitivity, decay, rival (Deep Compression), methods (--methods under one "
+            "preset), search (how epochs were chosen), figure1, figure2 or figure3"
+        ),
+    ]
+    networks: Annotated[tuple[str, ...], Doc("which rows")] = ("lenet-300-100", "lenet-5")
+    preset: Annotated[str, Doc("the settings to run")] = "paper"
+    methods: Annotated[
+        tuple[str, ...], optional("STR ..."), Doc("the methods to run, for as many epochs in all as the preset")
+    ] = ()
+    seeds: Annotated[int, Doc("seeds 0 to this, exclusive; 0: show what is published")] = 0
+    workers: Annotated[int, Doc("runs at a time, one thread each; 1: in this process")] = 2
+    results: Annotated[Path, Doc("where published results are kept")] = Path("results")
+    pictures: Annotated[Path, Doc("where figures are drawn, as SVG and PNG")] = Path("docs/figures")
+    runs: KeptIn = Path("runs")
+    data_root: DataRoot = None
+    json: Json = False
+
+    @override
+    def __call__(self) -> int:
+        with usage():
+            require_one_of("table or figure", self.what, (*_STUDIES, *FIGURES))
+            require_at_least(0, seeds=self.seeds)
+            require_at_least(1, workers=self.workers)
+            for network in self.networks:
+                networks.NETWORKS.find(network)
+                if self.what != "methods":
+                    require_one_of("network with published rows", network, networks_with_layers())
+                preset(self.preset, network)
+            for method in self.methods:
+                require_one_of("method", method, first_methods())
+        if self.what in FIGURES:
+            return _draw(self)
+        console = Console(stderr=self.json)
+        run, show = _STUDIES[self.what]
+        for path in run(self):
+            say(console, f"wrote {path}")
+        grids = show(self)
+        if self.json:
+            print(json.dumps([asdict(grid) for grid in grids]))
+        else:
+            console.print(*(grid.as_rich() for grid in grids))
+        return 0
+
+    @property
+    def places(self) -> Places:
+        """Where results, runs and data sets are kept."""
+        return Places(self.results, self.runs, self.data_root)
+
+
+def _run_preset(chosen: Reproduce, *, to_file: bool = False) -> Iterator[Path]:
+    for network in chosen.networks:
+        wanted = jobs(chosen.preset, network, range(chosen.seeds), to_file=to_file)
+        yield from run_missing(wanted, chosen.places, workers=chosen.workers)
+
+
+def _run_methods(chosen: Reproduce) -> Iterator[Path]:
+    for network in chosen.networks:
+        for name in chosen.methods:
+            wanted = jobs_of_method(METHODS[name](), chosen.preset, network, range(chosen.seeds))
+            yield from run_missing(wanted, chosen.places, workers=chosen.workers)
+
+
+def _run_sensitivity(chosen: Reproduce) -> Iterator[Path]:
+    for network in chosen.networks:
+        wanted = sensitivity_jobs(network, range(chosen.seeds))
+        yield from run_missing(
+            wanted, chosen.places, workers=chosen.workers, work=publish_sensitivity, path=sensitivity_path
+        )
+
+
+def _run_decay(chosen: Reproduce) -> Iterator[Path]:
+    for network in chosen.networks:
+        yield from run_decay_study(network, range(chosen.seeds), chosen.places)
+
+
+def _run_rival(chosen: Reproduce) -> Iterator[Path]:
+    if not chosen.seeds:
+        return
+    for network in chosen.networks:
+        yield search_quality(network, chosen.places)
+        for to_file in (False, True):
+            wanted = jobs("han2015", network, range(chosen.seeds), to_file=to_file)
+            own = [job for job in wanted if not job.is_dense]  # its runs train their own dense networks
+            yield from run_missing(own, chosen.places, workers=chosen.workers)
+
+
+def _run_search(chosen: Reproduce) -> Iterator[Path]:
+    return (search_epochs(network, chosen.places) for network in chosen.networks if chosen.seeds)
+
+
+def _per_network(table: Callable[[Path, str], Grid], chosen: Reproduce) -> list[Grid]:
+    return [table(chosen.results, network) for network in chosen.networks]
+
+
+# What can be reproduced: how it is run, and how it is shown.
+_STUDIES: dict[str, tuple[Callable[[Reproduce], Iterator[Path]], Callable[[Reproduce], list[Grid]]]] = {
+    "table1": (_run_preset, lambda chosen: [table1(chosen.results, preset_names(), chosen.networks)]),
+    "table2": (_run_preset, lambda chosen: [table2(chosen.results, chosen.preset, chosen.networks)]),
+    "files": (
+        partial(_run_preset, to_file=True),
+        lambda chosen: [file_table(chosen.results, preset_names(), chosen.networks)],
+    ),
+    "sensitivity": (_run_sensitivity, partial(_per_network, sensitivity_table)),
+    "decay": (_run_decay, partial(_per_network, decay_table)),
+    "rival": (
+        _run_rival,
+        lambda chosen: [
+            comparison_table(chosen.results, chosen.networks),
+            stages_table(chosen.results, preset_names(), chosen.networks),
+        ],
+    ),
+    "methods": (_run_methods, lambda chosen: [comparison_table(chosen.results, chosen.networks)]),
+    "search": (_run_search, lambda chosen: [search_table(chosen.results, chosen.networks)]),
+}
+
+
+def _draw(chosen: Reproduce) -> int:
+    from secateur.report.figures import draw
+
+    path = figure_path(chosen.results, chosen.what)
+    if chosen.what == "figure3":
+        for _ in run_gathering(range(chosen.seeds), chosen.places):
+            pass
+        with usage():
+            if not path.exists():
+                raise ValueError(f"{path} does not exist yet: --seeds 5 trains its networks, about five minutes a seed")
+    else:
+        write(path, smooth_views() if chosen.what == "figure1" else hard_views())
+    content = read(GatheringStudy, path) if chosen.what == "figure3" else read(Views, path)
+    written = [path, *draw(chosen.what, content, chosen.pictures)]
+    answer = gathering(content) if isinstance(content, GatheringStudy) else None
+    if chosen.json:
+        found = None if answer is None else {**asdict(answer), "appears": answer.appears}
+        print(json.dumps({"files": [str(each) for each in written], "gathering": found}))
+    else:
+        console = Console()
+        for each in written:
+            say(console, f"wrote {each}")
+        if answer is not None:
+            say(console, answer.sentence)
+    return 0

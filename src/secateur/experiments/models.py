@@ -1,0 +1,124 @@
+"""The networks of a run, read from the files of its directory: the finished one and those of its stages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypedDict
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from secateur import networks
+from secateur.atomic import write_atomically
+from secateur.data import Images, Scaling
+from secateur.experiments.directory import RunDirectory
+from secateur.experiments.pipeline import pipeline
+from secateur.job import Job
+from secateur.networks import Shape
+from secateur.results import RunError
+from secateur.train import checkpoint
+from secateur.train.stage import Stage
+
+
+def build(job: Job, classes: int, input_shape: Shape) -> nn.Module:
+    """Return the untrained network of a job, for a number of classes and images of a shape.
+
+    Convolutions train 1.6 times as fast in channels-last memory format (LeNet-5, batch 128, one thread).
+    """
+    model = networks.build(job.network, seed=job.seed, classes=classes, input_shape=input_shape)
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]  # torch's stubs
+
+
+def save_model(path: Path, model: nn.Module, job: Job, scaling: Scaling, images: Images) -> None:
+    """Write a network's tensors and what is needed to run it; the same network gives the same bytes."""
+    header = {
+        "network": job.network,
+        "data": job.data,
+        "classes": str(len(images.classes)),
+        "input_shape": " ".join(map(str, images.shape)),
+        **scaling.as_text(),
+    }
+    state = {key: value.contiguous() for key, value in model.state_dict().items()}
+    write_atomically(path, _with_sorted_header(safetensors.torch.save(state, metadata=header)))
+
+
+def load_model(path: Path) -> tuple[nn.Module, Scaling]:
+    """Return a finished run's network and the scaling its inputs need."""
+    header, state = _read(path)
+    try:
+        model = networks.build(header["network"], **_sizes(header))
+        model.load_state_dict(state)
+        return model, Scaling.from_text(header)
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise _not_a_model(path, error) from error
+
+
+def build_again(directory: RunDirectory, job: Job) -> nn.Module:
+    """Return the untrained network of a finished run."""
+    header, _ = _read(directory.model)
+    try:
+        return build(job, **_sizes(header))
+    except (KeyError, ValueError) as error:
+        raise _not_a_model(directory.model, error) from error
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            return file.metadata() or {}, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
+    except FileNotFoundError:
+        raise RunError(f"{path} does not exist: give the directory of a finished run") from None
+    except safetensors.SafetensorError as error:
+        raise _not_a_model(path, error) from error
+
+
+def _sizes(header: Mapping[str, str]) -> _Sizes:
+    channels, height, width = map(int, header["input_shape"].split())
+    return {"classes": int(header["classes"]), "input_shape": (channels, height, width)}
+
+
+class _Sizes(TypedDict):
+    classes: int
+    input_shape: Shape
+
+
+def _not_a_model(path: Path, error: Exception) -> RunError:
+    return RunError(f"{path} is not a model written by a run: {str(error).splitlines()[0]}")
+
+
+def restore(directory: RunDirectory, job: Job, stage: Stage) -> None:
+    """Load the checkpoint of a stage into its network."""
+    if stage.recipe.epochs == 0:  # no epoch, no checkpoint
+        return
+    path = directory.journal(stage.name).checkpoint
+    try:
+        stage.model.load_state_dict(checkpoint.load_model(path))
+    except RuntimeError as error:
+        raise RunError(f"{path} does not hold the {job.network} that {directory.job} describes") from error
+
+
+def load_stage(directory: RunDirectory, name: str = "train") -> nn.Module:
+    """Return the trained network of a stage: a sibling still has its thresholds."""
+    job = directory.read_job()
+    found: list[nn.Module] = []
+
+    def visit(stage: Stage) -> None:
+        restore(directory, job, stage)
+        if stage.name == name:
+            found.append(stage.model)
+
+    for _ in pipeline(job, build_again(directory, job), visit):
+        if found:
+            return found[0]
+    raise RunError(f'{directory.path} has no stage "{name}"')
+
+
+def _with_sorted_header(content: bytes) -> bytes:
+    """Return a safetensors file with a sorted header: the library writes metadata in random order."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:start]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[start:]

@@ -1,0 +1,52 @@
+"""The stages of a job's methods, in order, for training them and for restoring them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from secateur.job import Job
+from secateur.train.stage import Stage
+
+
+def pipeline(job: Job, model: nn.Module, visit: Callable[[Stage], None]) -> Iterator[tuple[str, nn.Module]]:
+    """Carry out a job's methods on a network; `visit` trains each stage, or fills it from its checkpoint.
+
+    Yields every form of the network that is to be evaluated, by name: those of the stages and, after each method, what
+    it leaves. The last one is the finished network. Names that two methods use are made different.
+    """
+    stage_names, form_names = _Names(), _Names()
+    for method in job.methods:
+        stages = method.stages(model, job.recipe)
+        while True:
+            try:
+                stage = next(stages)
+            except StopIteration as end:
+                model = _laid_out(end.value)
+                break
+            visit(replace(stage, name=stage_names.new(stage.name)))
+            yield from ((form_names.new(form), network) for form, network in stage.forms().items())
+        yield form_names.new(method.leaves), model
+
+
+class _Names:
+    """Gives the second of two equal names a number: checkpoints and errors are kept under them."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def new(self, name: str) -> str:
+        self._counts[name] += 1
+        return name if self._counts[name] == 1 else f"{name}-{self._counts[name]}"
+
+
+@torch.no_grad()
+def _laid_out(model: nn.Module) -> nn.Module:
+    """Give a network the memory layout of a freshly loaded one, so that the next method's bits do not depend on it."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]  # torch's stubs

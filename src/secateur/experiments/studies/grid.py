@@ -1,0 +1,94 @@
+"""Runs the missing results of a table, one process per run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import active_children, get_context
+from pathlib import Path
+
+import torch
+
+from secateur.experiments.directory import RunDirectory
+from secateur.experiments.evaluate import evaluate
+from secateur.experiments.presets import preset
+from secateur.experiments.runner import run
+from secateur.experiments.studies.published import read_history, result_path
+from secateur.job import Job
+from secateur.methods import Method
+from secateur.results import PublishedRun, write
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where results, runs and data sets are kept."""
+
+    results: Path
+    runs: Path
+    data_root: Path | None = None
+
+
+Work = Callable[[Job, Places], Path]
+
+
+def jobs(preset_name: str, network: str, seeds: Iterable[int], *, to_file: bool = False) -> list[Job]:
+    """Return the run of every seed and, unless the whole pipeline is run, the dense reference of every seed."""
+    wanted = [preset(preset_name, network, seed=seed, to_file=to_file) for seed in seeds]
+    return wanted if to_file else [*wanted, *(job.reference() for job in wanted)]
+
+
+def jobs_of_method(method: Method, preset_name: str, network: str, seeds: Iterable[int]) -> list[Job]:
+    """Return the runs of a method under a preset, for as many epochs in all, and their dense references."""
+    own = [preset(preset_name, network, seed=seed) for seed in seeds]
+    wanted = [job if type(method) is type(job.methods[0]) else job.with_method(method) for job in own]
+    return [*wanted, *(job.reference() for job in wanted)]
+
+
+def publish_run(job: Job, places: Places) -> Path:
+    """Carry out a job with one thread, evaluate it on the test set and publish it."""
+    torch.set_num_threads(1)
+    directory = run(job, places.runs, data_root=places.data_root, resume=True)
+    return write(result_path(places.results, job), to_publish(directory, places.data_root))
+
+
+def to_publish(directory: RunDirectory, data_root: Path | None = None) -> PublishedRun:
+    """Return the published form of a finished run, and evaluate the run on the test set for it."""
+    return PublishedRun(
+        result=directory.read_result(), test=evaluate(directory, data_root=data_root), history=read_history(directory)
+    )
+
+
+def run_missing(
+    wanted: Sequence[Job],
+    places: Places,
+    *,
+    workers: int,
+    work: Work = publish_run,
+    path: Callable[[Path, Job], Path] = result_path,
+) -> Iterator[Path]:
+    """Do the work for each job whose result is not published yet, and yield the path of each new result."""
+    missing = [job for job in wanted if not path(places.results, job).exists()]
+    if workers == 1:
+        for job in missing:
+            yield work(job, places)
+        return
+    # Workers ignore Ctrl-C; this process handles it and ends them. A run can be killed at any moment.
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    others = set(active_children())
+    failures = []
+    try:
+        futures = [pool.submit(work, job, places) for job in missing]
+        for future in as_completed(futures):
+            failure = future.exception()
+            if failure is None:
+                yield future.result()
+            else:
+                failures.append(failure)
+        if failures:  # raised after the others have ended
+            raise failures[0]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in set(active_children()) - others:
+            worker.terminate()

@@ -1,0 +1,40 @@
+"""Published results: one JSON file per run, in a folder per network and preset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from secateur.experiments.directory import RunDirectory
+from secateur.job import Job
+from secateur.methods import METHODS
+from secateur.results import HistoryPoint, PublishedRun, read
+from secateur.train.journal import read_log
+
+
+def result_path(results: Path, job: Job, *, study: str | None = None, variant: str = "") -> Path:
+    """Return the path of one published run: under its preset, or under the study that it belongs to."""
+    name = "-".join(filter(None, [job.label, variant, f"seed{job.seed:02d}"]))
+    return results / job.network / (study or job.preset) / f"{name}.json"
+
+
+def read_runs(results: Path, network: str, preset: str, label: str) -> dict[int, PublishedRun]:
+    """Return the published runs of these methods by seed."""
+    paths = sorted((results / network / preset).glob(f"{label}-seed*.json"))
+    runs = [read(PublishedRun, path) for path in paths]
+    return {run.seed: run for run in runs}
+
+
+def read_labels(results: Path, network: str, preset: str) -> tuple[str, ...]:
+    """Name the methods that have published runs of a network under a preset, the dense reference excepted."""
+    paths = sorted((results / network / preset).glob("*-seed*.json"))
+    labels = dict.fromkeys(path.stem.rpartition("-seed")[0] for path in paths)
+    return tuple(label for label in labels if label in METHODS and not METHODS[label].is_reference)
+
+
+def read_history(directory: RunDirectory) -> tuple[HistoryPoint, ...]:
+    """Return the epochs of a run's first stage."""
+    keys = ("epoch", "error", "ratio", "sibling_error")
+    return tuple(
+        HistoryPoint(**{key: line[key] for key in keys if key in line})
+        for line in read_log(directory.journal("train").log)
+    )

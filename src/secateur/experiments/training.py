@@ -1,0 +1,69 @@
+"""Trains one stage, and measures its network after every epoch and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from secateur.experiments.directory import RunDirectory
+from secateur.experiments.images import JobImages
+from secateur.functions.quantizer import Quantizer
+from secateur.functions.threshold import learned_thresholds
+from secateur.measure import count
+from secateur.quantize import coded_bits
+from secateur.results import StageResult
+from secateur.train.loop import fit
+from secateur.train.observers import LogLine, Observer
+from secateur.train.stage import Stage
+from secateur.weights.reading import copied, settle_
+
+
+def measure_progress(model: nn.Module, error: Callable[[nn.Module], float]) -> LogLine:
+    """Measure a network during training; a sibling is measured as if it were cut now."""
+    functions = learned_thresholds(model)
+    plain = _cut_now(model) if functions else model
+    totals = count(plain)
+    line: LogLine = {"error": error(plain), "ratio": totals.prunable.ratio, "kept": totals.prunable.kept}
+    if functions:
+        line["sibling_error"] = error(model)
+        line["thresholds"] = {name: function.threshold.mean().item() for name, function in functions.items()}
+    line["kept_per_layer"] = {tensor.name: tensor.kept for tensor in totals.prunable.tensors}
+    if any(isinstance(module, Quantizer) for module in model.modules()):
+        with torch.no_grad():
+            line["coded_bytes"] = coded_bits(model).item() / 8
+    return line
+
+
+def _cut_now(model: nn.Module) -> nn.Module:
+    """Return a plain copy of a sibling; a layer may lose all of its weights here."""
+    plain = copied(model)
+    for function in learned_thresholds(plain).values():
+        function.allow_empty = True
+    settle_(plain)
+    return plain
+
+
+def train_stage(
+    stage: Stage, images: JobImages, directory: RunDirectory, seed: int, observer: Observer | None = None
+) -> StageResult:
+    """Train a stage, from its checkpoint if it has one, and return its cost and its errors."""
+    before = images.error(stage.model)
+    seconds = fit(
+        stage,
+        images.training,
+        seed=seed,
+        measure=lambda model: measure_progress(model, images.error),
+        journal=directory.journal(stage.name),
+        observer=observer,
+    )
+    return StageResult(
+        name=stage.name,
+        epochs=stage.recipe.epochs,
+        steps=stage.recipe.steps(len(images.training)),
+        seconds=seconds,
+        error_before=before,
+        error=images.error(stage.model),
+        kept=count(stage.model).prunable.kept,
+    )

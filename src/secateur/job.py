@@ -1,0 +1,128 @@
+"""What to run: network × data × methods × recipe × seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from typing_extensions import Doc
+
+from secateur.encode.codecs import CODECS
+from secateur.methods import Dense, Manessi2018, Method, method_from_json, method_to_json
+from secateur.nearest import require_choices
+from secateur.plain_data import from_plain, to_plain
+from secateur.train.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputConfig:
+    """How images become inputs of the network while it trains."""
+
+    scaling: Annotated[Literal["unit", "standard"], Doc("pixels in 0…1, or of mean 0 and deviation 1")] = "unit"
+    augment: Annotated[float, Doc("share of training images replaced by a distorted copy")] = 0.0
+    input_dropout: Annotated[float, Doc("share of input pixels set to zero in training")] = 0.0
+
+    def __post_init__(self) -> None:
+        require_choices(self, scaling=("unit", "standard"))
+        for name in ("input_dropout", "augment"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coding:
+    """How the finished network is written to a file; no setting changes its function."""
+
+    codec: Annotated[str, Doc(f"raw, {', '.join(codec.name for codec in CODECS)}, or the smallest of them")] = (
+        "smallest"
+    )
+    sort_units: Annotated[bool, Doc("sort hidden units, which keeps the function and makes the file smaller")] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run to be carried out; two equal jobs give the same bits."""
+
+    network: str
+    data: str = "mnist"
+    preset: str = "paper"  # the named settings that it started from: a part of its name, no setting by itself
+    methods: tuple[Method, ...] = (Manessi2018(),)
+    recipe: Recipe = field(default_factory=Recipe)
+    inputs: InputConfig = field(default_factory=InputConfig)
+    coding: Coding = field(default_factory=Coding)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise ValueError("a job needs at least one method")
+        if self.methods[0].needs_trained:
+            name = self.methods[0].name
+            raise ValueError(f'method "{name}" works on a trained network: put one that trains before it')
+
+    @property
+    def label(self) -> str:
+        """The names of its methods, such as "manessi2018+few-values"."""
+        return "+".join(method.name for method in self.methods)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether it only trains the network: a reference for other jobs."""
+        return all(method.is_reference for method in self.methods)
+
+    def with_method(self, method: Method) -> Job:
+        """Return the job with another first method, trained for as many epochs in all.
+
+        A method whose own epochs are more than that keeps the recipe's.
+        """
+        extra = method.epochs(self.recipe) - self.recipe.epochs
+        epochs = self.methods[0].epochs(self.recipe) - extra
+        epochs = epochs if epochs > 0 else self.recipe.epochs
+        return replace(self, methods=(method, *self.methods[1:]), recipe=replace(self.recipe, epochs=epochs))
+
+    def reference(self) -> Job:
+        """Return the dense job to compare this one with: same network, data, recipe and seed, and as many epochs."""
+        return replace(self.with_method(Dense()), methods=(Dense(),))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the job as plain data."""
+        return {
+            "network": self.network,
+            "data": self.data,
+            "preset": self.preset,
+            "methods": [method_to_json(method) for method in self.methods],
+            "recipe": to_plain(self.recipe),
+            "inputs": to_plain(self.inputs),
+            "coding": to_plain(self.coding),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Job:
+        """Read a job back; settings that are missing have their defaults."""
+        known = from_plain(_PlainJob, content)
+        methods = tuple(method_from_json(method) for method in known.methods)
+        return cls(
+            network=known.network,
+            data=known.data,
+            preset=known.preset,
+            methods=methods,
+            recipe=known.recipe,
+            inputs=known.inputs,
+            coding=known.coding,
+            seed=known.seed,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PlainJob:
+    """A job as JSON has it, before its methods are looked up."""
+
+    network: str
+    data: str
+    preset: str
+    methods: tuple[dict[str, Any], ...]
+    recipe: Recipe
+    inputs: InputConfig
+    coding: Coding
+    seed: int

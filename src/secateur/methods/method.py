@@ -1,0 +1,49 @@
+"""What a method is.
+
+A method is a frozen dataclass of its settings, and each setting is a flag of the command line. Its `stages` yields what
+to train next and returns a plain network. It never trains by itself: the runner does, and counts what every method
+costs in the same way.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+from torch import nn
+
+from secateur.train.recipe import Recipe
+from secateur.train.stage import Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """How a network is made smaller: settings, and the stages of training they lead to."""
+
+    name: ClassVar[str]  # in the table of methods and on the command line
+    leaves: ClassVar[str] = "pruned"  # what its network is called in tables
+    needs_trained: ClassVar[bool] = False  # whether another method has to go before it
+    is_reference: ClassVar[bool] = False  # whether it leaves every weight, for others to be compared with
+    trains_dense: ClassVar[bool] = False  # whether it trains a dense network first, its form "dense"
+
+    @abstractmethod
+    def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
+        """Yield what is to be trained before the method can go on, and return a plain network.
+
+        `model` is plain and may be changed; `recipe` is how the user wants a network trained.
+        """
+
+    @abstractmethod
+    def epochs(self, recipe: Recipe) -> int:
+        """Return the passes over the training images that all stages take together."""
+
+
+@runtime_checkable
+class Cautious(Protocol):
+    """A method that can tell before training that its settings will not reach much."""
+
+    def caution(self, model: nn.Module, recipe: Recipe, training_images: int) -> str | None:
+        """Return a sentence about what the settings cannot reach; None if there is nothing to say."""
+        ...

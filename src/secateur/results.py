@@ -1,0 +1,206 @@
+"""What a run leaves, as types with one writer and one reader, and what of it is published."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from secateur.atomic import write_atomically
+from secateur.job import Job
+from secateur.plain_data import from_plain, to_plain
+
+Kind = TypeVar("Kind")
+
+
+class RunError(Exception):
+    """A run that cannot be used: unfinished, damaged, or another one than expected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerResult:
+    """A prunable tensor: its weights, and those that are not zero."""
+
+    name: str
+    shape: tuple[int, ...]
+    weights: int
+    kept: int
+
+    def __post_init__(self) -> None:
+        if math.prod(self.shape) != self.weights or not 0 <= self.kept <= self.weights:
+            raise ValueError(f"{self.kept} of {self.weights} weights in a tensor of shape {list(self.shape)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageResult:
+    """A stage of training: what it took, and the validation error before and after it."""
+
+    name: str
+    epochs: int
+    steps: int
+    seconds: float
+    error_before: float = math.nan
+    error: float = math.nan
+    kept: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileResult:
+    """The size of a .cut file, and of the same network as 32-bit floats."""
+
+    bytes: int
+    dense_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """How many times as many bytes 32-bit floats take."""
+        return self.dense_bytes / self.bytes if self.bytes else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What came of a run, evaluated on validation images."""
+
+    job: Job
+    errors: Mapping[str, float]  # percent, of every form of the network in the order of the pipeline; the last is final
+    weights: int  # prunable ones
+    kept: int
+    layers: tuple[LayerResult, ...] = ()
+    kept_by_form: Mapping[str, int] = field(default_factory=dict)  # the same for every form of the network
+    thresholds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    parameters: int = 0  # with biases and norms
+    parameters_kept: int = 0
+    stages: tuple[StageResult, ...] = ()
+    file: FileResult | None = None
+    training_images: int = 0
+    validation_images: int = 0
+    threads: int = 1
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.errors:
+            raise ValueError("errors must have at least one entry")
+
+    @property
+    def ratio(self) -> float:
+        """All prunable weights ÷ those kept."""
+        return self.weights / self.kept if self.kept else math.inf
+
+    @property
+    def error(self) -> float:
+        """The validation error of the finished network, in percent."""
+        return last(self.errors)
+
+    @property
+    def seconds(self) -> float:
+        """What all stages took together."""
+        return sum(stage.seconds for stage in self.stages)
+
+    @property
+    def steps(self) -> int:
+        """The gradient steps of all stages."""
+        return sum(stage.steps for stage in self.stages)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """Errors on test images, of the same forms of the network."""
+
+    errors: Mapping[str, float]
+    images: int
+
+    def __post_init__(self) -> None:
+        if not self.errors:
+            raise ValueError("errors must have at least one entry")
+
+    @property
+    def error(self) -> float:
+        """The test error of the finished network, in percent."""
+        return last(self.errors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSpeed:
+    """Milliseconds of a layer, dense and sparse."""
+
+    dense_ms: float
+    sparse_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedResult:
+    """Milliseconds of a call, dense and sparse, of the network and of its layers."""
+
+    dense_ms: float
+    sparse_ms: float
+    batch: int = 1
+    threads: int = 1
+    layers: Mapping[str, LayerSpeed] = field(default_factory=dict)
+
+    @property
+    def speed_up(self) -> float:
+        """Dense time ÷ sparse time."""
+        return self.dense_ms / self.sparse_ms if self.sparse_ms else math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryPoint:
+    """An epoch of the first stage, as far as tables need it."""
+
+    epoch: int
+    error: float
+    ratio: float
+    sibling_error: float = math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutResult:
+    """What a sibling would be if it were cut at another γ, evaluated on validation images."""
+
+    ratio: float
+    error: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRun:
+    """A run that is kept with the project: its result, its test errors, and how its first stage went."""
+
+    result: RunResult
+    test: EvaluationResult | None = None
+    history: tuple[HistoryPoint, ...] = ()
+    cutoffs: Mapping[str, CutResult] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self.result.job.seed
+
+    def test_error(self, form: str | None = None) -> float:
+        """Return the test error of the finished network, or of another form of it; NaN where it is not published."""
+        if self.test is None:
+            return math.nan
+        return self.test.error if form is None else self.test.errors.get(form, math.nan)
+
+
+def last(errors: Mapping[str, float]) -> float:
+    """Return the error of the last form: the finished network."""
+    return list(errors.values())[-1]
+
+
+def write(path: Path, value: object) -> Path:
+    """Write a result as JSON, whole or not at all, and return its path."""
+    write_atomically(path, (json.dumps(to_plain(value), indent=1, ensure_ascii=False) + "\n").encode())
+    return path
+
+
+def read(kind: type[Kind], path: Path) -> Kind:
+    """Read a result; one that is missing or damaged is a RunError that names the file and the field."""
+    try:
+        return from_plain(kind, json.loads(path.read_text(encoding="utf-8")))
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(f"{path} does not exist: the run is not finished, or this is not a run's directory") from None
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} is damaged or of another version ({error}): delete it and run again") from error

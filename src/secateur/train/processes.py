@@ -1,0 +1,24 @@
+"""Which of several processes this is, where `torchrun` started more than one."""
+
+import os
+
+import torch
+
+
+def is_main_process() -> bool:
+    """Return whether this process writes and prints: the first one that torchrun started, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def join_processes() -> None:
+    """Connect the processes that torchrun started, if there are several, so that they can wait for each other."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from accelerate import PartialState  # which the training loop needs anyway
+
+        PartialState()
+
+
+def wait_for_all() -> None:
+    """Wait until every process that torchrun started is here: files of the first one then exist for all."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()

@@ -1,0 +1,55 @@
+"""How a network is optimised, whichever method shrinks it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from typing_extensions import Doc
+
+from secateur.nearest import require_choices
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Optimizer, schedule and weight decay of a stage of training; the defaults are the paper's for MNIST."""
+
+    epochs: Annotated[int, Doc("passes over the training images")] = 52
+    batch_size: Annotated[int, Doc("images per step, over all processes")] = 128
+    optimizer: Annotated[Literal["adam", "sgd"], Doc("sgd has momentum 0.9")] = "adam"
+    lr: Annotated[float, Doc("learning rate of the weights")] = 1e-3
+    schedule: Annotated[Literal["constant", "cosine"], Doc("how learning rates develop during each stage")] = "constant"
+    lambda_wd: Annotated[float, Doc("λ_wd, the weight of ‖W‖²")] = 1e-4
+    decay_biases: Annotated[bool, Doc("let λ_wd act on biases too")] = False
+    clip_norm: Annotated[float | None, Doc("clip the gradient of the weights to this norm")] = None
+    accumulate: Annotated[int, Doc("micro-batches per step")] = 1
+    precision: Annotated[Literal["no", "bf16", "fp16"], Doc("mixed precision by autocast")] = "no"
+
+    def __post_init__(self) -> None:
+        require_choices(
+            self, optimizer=("adam", "sgd"), schedule=("constant", "cosine"), precision=("no", "bf16", "fp16")
+        )
+        require_not_negative(lr=self.lr, lambda_wd=self.lambda_wd)
+        require_whole(epochs=self.epochs)
+        require_whole(least=1, batch_size=self.batch_size, accumulate=self.accumulate)
+        if self.clip_norm is not None and not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
+            raise ValueError(f"clip_norm must be positive and finite, or None, got {self.clip_norm}")
+
+    def steps(self, training_images: int) -> int:
+        """Return the number of optimizer steps that all epochs take together."""
+        return self.epochs * math.ceil(training_images / self.batch_size)
+
+
+def require_not_negative(**settings: float) -> None:
+    """Raise a ValueError that names the first setting that is negative, infinite or NaN."""
+    for name, value in settings.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} must be ≥ 0 and finite, got {value}")
+
+
+def require_whole(*, least: int = 0, **settings: int) -> None:
+    """Raise a ValueError that names the first setting that is not an integer of at least `least`."""
+    for name, value in settings.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be a whole number ≥ {least}, got {value}")

@@ -1,0 +1,268 @@
+import json
+import math
+import multiprocessing
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+from toy_networks import mlp
+
+import secateur
+from secateur.experiments.directory import RunDirectory
+from secateur.experiments.runner import run
+from secateur.job import InputConfig, Job
+from secateur.methods import Dense, Manessi2018
+from secateur.train.journal import Journal, read_log
+from secateur.train.loop import fit, rate_factor
+from secateur.train.objective import penalty
+from secateur.train.observers import Silent
+from secateur.train.recipe import Recipe
+from secateur.train.stage import Stage
+
+SHORT = Recipe(epochs=2, schedule="cosine")
+METHOD = Manessi2018(rho=0.2, fine_tune_epochs=2)
+INPUTS = InputConfig(input_dropout=0.1)
+JOB = Job(network="lenet-300-100", data="digits", methods=(METHOD,), recipe=SHORT, inputs=INPUTS)
+
+# Children of a server that has imported everything already start at once.
+CHILDREN = multiprocessing.get_context("forkserver")
+CHILDREN.set_forkserver_preload(["accelerate", "sklearn.datasets", "secateur.experiments.runner"])
+
+
+class Killer(Silent):
+    """Kills its own process at a moment: (stage, step), (stage, "logged") or (stage, "writing")."""
+
+    def __init__(self, stage: str, moment: int | str) -> None:
+        self.stage, self.moment = stage, moment
+
+    def step(self, stage, done, total):
+        if stage == self.stage and done == self.moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if stage == self.stage and self.moment == "writing":
+            os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+
+    def epoch(self, line):
+        if line["phase"] == self.stage and self.moment == "logged":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def carry_out(job: Job, root: Path, killer: Killer) -> None:
+    torch.set_num_threads(1)
+    run(job, root, resume=True, observer=killer)
+
+
+def kill_at(moment, job: Job, root: Path) -> None:
+    child = CHILDREN.Process(target=carry_out, args=(job, root, Killer(*moment)))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+
+
+def content(directory: RunDirectory) -> dict[str, object]:
+    """What must not depend on how often a run was killed: all but wall seconds and checkpoints, which hold them."""
+    kept = {path.name: path.read_bytes() for path in directory.path.iterdir() if "checkpoint" not in path.name}
+    result = json.loads(kept.pop("result.json"))
+    for stage in result["stages"]:
+        del stage["seconds"]
+    return {**kept, "result": result}
+
+
+# Killed and resumed
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        [("train", 4), ("train", 15), ("fine-tune", 3), ("fine-tune", 20)],
+        [("train", "logged"), ("train", "writing"), ("fine-tune", "logged"), ("fine-tune", "writing")],
+    ],
+    ids=["between steps", "while files are written"],
+)
+def test_a_run_killed_four_times_ends_bit_for_bit_as_one_never_killed(tmp_path, moments):
+    for moment in moments:
+        kill_at(moment, JOB, tmp_path / "killed")
+    assert content(run(JOB, tmp_path / "killed", resume=True)) == content(run(JOB, tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        replace(JOB, network="lenet-5"),  # whose filters lie in memory in an order of their own
+        replace(
+            JOB,
+            methods=(replace(METHOD, rho=1e-3),),
+            recipe=replace(SHORT, optimizer="sgd"),
+            inputs=InputConfig(augment=0.5, scaling="standard"),
+        ),
+        replace(JOB, methods=(Dense(),)),
+    ],
+    ids=["convolutions", "momentum and augmentation", "dense"],
+)
+def test_every_kind_of_run_stands_being_killed(tmp_path, job):
+    kill_at(("train", 15), job, tmp_path / "killed")
+    assert content(run(job, tmp_path / "killed", resume=True)) == content(run(job, tmp_path / "whole"))
+
+
+# One stage of training
+
+
+class Points:
+    """256 points whose class is the sign pattern of two coordinates."""
+
+    def __init__(self) -> None:
+        self.inputs = torch.randn(256, 12, generator=torch.Generator().manual_seed(0))
+        self.labels = 2 * (self.inputs[:, 0] > 0) + (self.inputs[:, 1] > 0)
+
+    def __len__(self):
+        return 256
+
+    def batch(self, indices, generator):
+        return self.inputs[indices], self.labels[indices]
+
+
+class Recorder(Silent):
+    def __init__(self) -> None:
+        self.steps, self.lines = [], []
+
+    def step(self, stage, done, total):
+        self.steps.append((stage, done, total))
+
+    def epoch(self, line):
+        self.lines.append(line)
+
+
+def journal(directory: Path) -> Journal:
+    return Journal(checkpoint=directory / "checkpoint", log=directory / "log.jsonl")
+
+
+def stage_of(model, *, rho=1e-2, lambda_t=1e-2, between=None, **settings):
+    terms = {"thresholds": lambda model: penalty(model, lambda_t)} if secateur.learned_thresholds(model) else {}
+    recipe = Recipe(**{"epochs": 2, "batch_size": 64, **settings})
+    return Stage(name="train", model=model, recipe=recipe, rho=rho, terms=terms, between=between)
+
+
+def train(directory: Path, model=None, observer=None, **settings):
+    torch.manual_seed(0)
+    model = model or secateur.build_sibling(mlp())
+    stage = stage_of(model, **settings)
+    fit(stage, Points(), seed=0, measure=lambda _: {}, journal=journal(directory), observer=observer)
+    return model
+
+
+def test_a_network_learns_and_its_thresholds_rise(tmp_path):
+    before = [f.threshold.item() for f in secateur.learned_thresholds(secateur.build_sibling(mlp())).values()]
+    model = train(tmp_path, epochs=20, lr=1e-2, rho=0.1, lambda_t=1e-2)
+    losses = [record["loss"] for record in read_log(tmp_path / "log.jsonl")]
+    assert losses[-1] < 0.6 * losses[0]
+    after = [f.threshold.item() for f in secateur.learned_thresholds(model).values()]
+    assert all(late > early for early, late in zip(before, after, strict=True))
+
+
+def test_the_observer_sees_every_step_and_the_log_every_epoch(tmp_path):
+    recorder = Recorder()
+    train(tmp_path, observer=recorder)
+    assert recorder.steps == [("train", done, 8) for done in range(1, 9)]
+    assert [(record["epoch"], record["epochs"]) for record in recorder.lines] == [(1, 2), (2, 2)]
+    assert list(read_log(tmp_path / "log.jsonl")) == recorder.lines
+
+
+def test_a_ratio_without_end_is_written_as_json_and_read_as_it_was(tmp_path):
+    recorder, places, model = Recorder(), journal(tmp_path), secateur.build_sibling(mlp())
+    measures = {"ratio": math.inf, "kept": 0}
+    stage = stage_of(model, epochs=1)
+    fit(stage, Points(), seed=0, measure=lambda _: measures, journal=places, observer=recorder)
+    assert "Infinity" not in places.log.read_text()
+    assert list(read_log(places.log)) == recorder.lines
+    assert recorder.lines[0]["ratio"] == math.inf
+
+
+def test_micro_batches_add_up_to_the_step_of_the_whole_batch(tmp_path):
+    whole, parts = train(tmp_path / "whole"), train(tmp_path / "parts", accumulate=4)
+    for expected, got in zip(whole.parameters(), parts.parameters(), strict=True):
+        assert_close(got, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_clipping_is_for_the_weights_and_does_not_see_the_thresholds(tmp_path):
+    one_step = {"epochs": 1, "batch_size": 256, "optimizer": "sgd", "lambda_wd": 0.0, "rho": 1e-3}
+    free, clipped = train(tmp_path / "free", **one_step), train(tmp_path / "clipped", clip_norm=1e-3, **one_step)
+    heavy = train(tmp_path / "heavy", clip_norm=1e-3, lambda_t=1e3, **one_step)
+    for expected, got in zip(*(secateur.learned_thresholds(model).values() for model in (free, clipped)), strict=True):
+        assert torch.equal(got.threshold, expected.threshold)
+    names = [name for name, _ in free.named_parameters() if not name.endswith("threshold")]
+    for name in names:  # L_t sends nothing to the weights, so its size makes no difference to how they are clipped
+        assert torch.equal(heavy.get_parameter(name), clipped.get_parameter(name))
+    assert any(not torch.equal(free.get_parameter(name), clipped.get_parameter(name)) for name in names)
+
+
+def test_no_epochs_change_nothing(tmp_path):
+    trained = train(tmp_path, epochs=0)
+    torch.manual_seed(0)
+    untouched = secateur.build_sibling(mlp())
+    assert all(map(torch.equal, trained.parameters(), untouched.parameters()))
+
+
+@pytest.mark.parametrize(("done", "left"), [(0, 1), (1 / 3, 0.75), (0.5, 0.5), (1, 0)])
+def test_a_cosine_schedule_goes_from_all_to_nothing(done, left):
+    assert rate_factor("cosine", done) == pytest.approx(left)
+    assert rate_factor("constant", done) == 1
+
+
+@pytest.mark.parametrize("lr", [1e20, 1e38])
+def test_a_loss_that_is_no_number_is_reported_with_its_epoch(tmp_path, lr):
+    with pytest.raises(FloatingPointError, match=r"(loss|weight).* became .* in epoch 1 of stage train: lower"):
+        train(tmp_path, lr=lr, rho=0)
+
+
+def test_weights_broken_by_the_very_last_step_are_noticed(tmp_path):
+    with pytest.raises(FloatingPointError, match=r'"0\.weight" became NaN or infinite in epoch 1'):
+        train(tmp_path, model=mlp(), epochs=1, batch_size=256, lr=3e38, lambda_wd=1e3, optimizer="sgd")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("lambda_wd", math.inf),
+        ("lr", -1e-3),
+        ("epochs", -1),
+        ("batch_size", 0),
+        ("epochs", 1.5),
+        ("clip_norm", -1),
+        ("clip_norm", math.nan),
+        ("optimizer", "'rmsprop'"),
+        ("schedule", "'cosin'"),
+    ],
+)
+def test_settings_outside_their_range_are_refused_by_name(setting, value):
+    with pytest.raises(ValueError, match=rf"^{setting} must .* got {value}"):
+        Recipe(**{setting: value.strip("'") if isinstance(value, str) else value})
+
+
+def test_what_acts_between_steps_is_told_how_far_training_is(tmp_path):
+    seen = []
+    train(tmp_path, between=lambda done, total: seen.append((done, total)))
+    assert seen == [(done, 8) for done in range(1, 9)]
+
+
+def test_stages_of_another_order_see_the_images_in_another_order(tmp_path):
+    def losses(order):
+        torch.manual_seed(0)
+        stage = replace(stage_of(mlp()), order=order)
+        fit(stage, Points(), seed=0, measure=lambda _: {}, journal=journal(tmp_path / str(order)))
+        return [line["loss"] for line in read_log(tmp_path / str(order) / "log.jsonl")]
+
+    assert losses(0) != losses(1)
+
+
+def test_micro_batches_of_any_number_make_the_same_step(tmp_path):
+    found = {}
+    for accumulate in (1, 3, 13, 40):
+        torch.manual_seed(0)
+        model = mlp()
+        train(tmp_path / str(accumulate), model=model, epochs=1, batch_size=20, optimizer="sgd", accumulate=accumulate)
+        found[accumulate] = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    for weights in found.values():
+        torch.testing.assert_close(weights, found[1], rtol=1e-4, atol=1e-6)
