@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from secateur.cli import COMMANDS
-from secateur.report.readme import results_page, with_results
+from secateur.report.tables.readme import references_text, results_page, with_results
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -21,13 +20,18 @@ def test_the_python_in_the_readme_runs(tmp_path, monkeypatch):
     assert type(names["pruned"]).__name__ == "Sequential"
 
 
-def test_the_table_in_the_readme_comes_from_the_results():
+def test_the_tables_in_the_readme_come_from_the_results():
     assert with_results(README, ROOT / "results") == README, "run `make readme`"
 
 
 def test_the_page_of_results_comes_from_the_results():
     page = (ROOT / "docs" / "results.md").read_text()
     assert results_page(ROOT / "results") == page, "run `make readme`"
+
+
+def test_the_references_of_the_package_come_from_the_results():
+    shipped = ROOT / "src" / "secateur" / "experiments" / "references.json"
+    assert references_text(ROOT / "results") == shipped.read_text(), "run `make readme`"
 
 
 def test_the_files_that_the_readme_links_to_exist():
@@ -37,6 +41,8 @@ def test_the_files_that_the_readme_links_to_exist():
 
 
 def test_the_commands_in_the_readme_exist():
+    from secateur.cli import COMMANDS
+
     used = set(re.findall(r"^    secateur (\w+)", README, re.MULTILINE))
     assert used == used & COMMANDS.keys() != set()
 

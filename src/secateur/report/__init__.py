@@ -1,1 +1,1 @@
-"""What people look at: the terminal while a run goes on, and tables when it is done."""
+"""What users see of runs and results: the terminal, the report page, tables, TensorBoard."""

@@ -3,50 +3,64 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from secateur.experiments.compress import Compression
-from secateur.experiments.job import Job
-from secateur.experiments.presets import compression_preset, preset, preset_names
+from secateur.experiments.presets import has_preset, preset
+from secateur.job import Job
+
+_USUAL_PRESET, _USUAL_DATA = "paper", "mnist"  # what the command line starts from
 
 
-def command(job: Job, *, to_file: bool = False, compression: Compression | None = None) -> str:
-    """Return the shortest command that repeats a job, or makes a file out of it: as its preset does, or as told."""
-    if job.method == "han2015":
-        return shlex.join(["secateur", "reproduce", "rival", "--networks", job.network, "--seeds", str(job.seed + 1)])
+def command(job: Job, *, extra: Sequence[str] = ()) -> str:
+    """Return the shortest command that repeats a job, with `extra` words at the end.
 
-    def flags(name: str) -> list[str]:
-        start = preset(name, job.network)
-        found = [] if name == "paper" else ["--preset", name]
-        pairs: list[tuple[Any, Any]] = [(start.sibling, job.sibling), (start.train, job.train)]
-        if to_file and compression is not None:
-            pairs.append((compression_preset(name), compression))
-        for before, after in pairs:
-            for entry in fields(before):
-                value = getattr(after, entry.name)
-                if value != getattr(before, entry.name):
-                    found += _flag(entry.name, value)
-        return found
-
-    shortest = min((flags(name) for name in preset_names() if _has_preset(name, job.network)), key=len)
-    data = [] if job.data == "mnist" else ["--data", job.data]
-    seed = [] if job.seed == 0 else ["--seed", str(job.seed)]
-    dense = ["--dense"] if job.method == "dense" and not to_file else []
-    verb = "compress" if to_file else "prune"
-    return shlex.join(["secateur", verb, job.network, *data, *shortest, *seed, *dense])
+    Settings are flags on top of a preset. The preset is a part of a run's name, so that the job's own is used if it has
+    settings for the network. A ValueError says that no command describes the job.
+    """
+    to_file = len(job.methods) > 1
+    start = preset(job.preset, job.network, data=job.data, seed=job.seed, to_file=to_file)
+    words = ["secateur", "compress" if to_file else "prune", job.network]
+    words += [] if job.data == _USUAL_DATA else ["--data", job.data]
+    words += [] if job.preset == _USUAL_PRESET else ["--preset", job.preset]
+    if type(job.methods[0]) is not type(start.methods[0]):
+        words += ["--method", job.methods[0].name]
+        start = start.with_method(type(job.methods[0])())
+    if [*map(type, job.methods)] != [*map(type, start.methods)]:
+        raise ValueError(f"no command runs the methods {job.label}")
+    pairs = [*zip(start.methods, job.methods, strict=True), (start.recipe, job.recipe)]
+    pairs += [(start.inputs, job.inputs), (start.coding, job.coding)]
+    for before, after in pairs:
+        words += _flags(before, after)
+    words += [] if job.seed == 0 else ["--seed", str(job.seed)]
+    return shlex.join([*words, *extra])
 
 
-def _has_preset(name: str, network: str) -> bool:
-    try:
-        preset(name, network)
-    except ValueError:
-        return False
-    return True
+def with_file(job: Job) -> Job:
+    """Return a job that goes on to a file of few values, as its preset does; the job itself if it already does."""
+    if len(job.methods) > 1 or not has_preset(job.preset, job.network):
+        return job
+    whole = preset(job.preset, job.network, to_file=True)
+    return replace(job, methods=(*job.methods, *whole.methods[1:]))
+
+
+def _flags(before: Any, after: Any) -> list[str]:
+    """Return a flag for every setting that differs; settings of nested dataclasses are flags like the others."""
+    found = []
+    for entry in fields(before):
+        old, new = getattr(before, entry.name), getattr(after, entry.name)
+        if is_dataclass(old) and type(old) is type(new):
+            found += _flags(old, new)
+        elif new != old:
+            found += _flag(entry.name, new)
+    return found
 
 
 def _flag(name: str, value: object) -> list[str]:
     flag = name.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{flag}" if value else f"--no-{flag}"]
+    if isinstance(value, tuple):
+        return [f"--{flag}", *map(str, value)]
     return [f"--{flag}", repr(value) if isinstance(value, float) else str(value)]

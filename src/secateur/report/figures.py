@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from secateur.atomic import write_atomically
-from secateur.experiments.figures import Content, gathering
+from secateur.experiments.studies.gathering import GatheringStudy, Views, gathering
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BLUE, _ORANGE, _GREY = "#0b5394", "#c55a11", "#8c8c8c"  # apart also without colour vision, and in grey
+_BLUE, _ORANGE, _GREY = "#0b5394", "#c55a11", "#8c8c8c"  # told apart without colour vision too, and in grey
 
 _WIDEST_WEIGHT = 0.6  # what figure 3 shows; without decay a few weights are larger
 
-# Without a salt of its own matplotlib names the parts of a drawing at random; letters stay letters, not outlines.
+# Without a fixed salt matplotlib names the parts of a drawing at random. Text stays text, not outlines.
 _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "secateur",
     "svg.fonttype": "none",
@@ -31,7 +31,7 @@ _SETTINGS: dict[Any, Any] = {
 }
 
 
-def draw(figure: str, content: Content, folder: Path) -> list[Path]:
+def draw(figure: str, content: Views | GatheringStudy, folder: Path) -> list[Path]:
     """Draw a figure from its numbers as SVG and PNG into `folder` and return their paths."""
     try:
         import matplotlib
@@ -41,7 +41,10 @@ def draw(figure: str, content: Content, folder: Path) -> list[Path]:
 
     with matplotlib.rc_context(_SETTINGS):
         drawing = Figure(figsize=(6.4, 5.2), layout="constrained")
-        _PAINTERS[figure](drawing, content)
+        if isinstance(content, Views):
+            _paint_views(drawing, content)
+        else:
+            _paint_weights(drawing, content)
         return [
             _save(drawing, folder / f"{figure}.svg", {"Date": None, "Creator": None}),
             _save(drawing, folder / f"{figure}.png", {"Software": None}),
@@ -55,15 +58,15 @@ def _save(drawing: Figure, path: Path, metadata: dict[str, Any]) -> Path:
     return path
 
 
-def _paint_views(drawing: Figure, content: Content) -> None:
-    symbol = "θ̄" if content["alpha"] is None else f"θ^{content['alpha']:g}"
-    fixed = f"{content['fixed']:g}"
-    for axes, view in zip(drawing.subplots(2, 1), content["views"], strict=True):
-        name = f"{symbol}(x; {fixed})" if view["of"] == "x" else f"{symbol}({fixed}; t)"
-        _line(axes, view["at"], view["value"], color=_BLUE, label=name)
-        slope = f"its derivative in {view['of']}{' almost everywhere' if content['alpha'] is None else ''}"
-        _line(axes, view["at"], view["slope"], color=_ORANGE, linestyle="--", label=slope)
-        axes.set_xlabel(view["of"])
+def _paint_views(drawing: Figure, content: Views) -> None:
+    symbol = "θ̄" if content.alpha is None else f"θ^{content.alpha:g}"
+    fixed = f"{content.fixed:g}"
+    for axes, view in zip(drawing.subplots(2, 1), content.views, strict=True):
+        name = f"{symbol}(x; {fixed})" if view.of == "x" else f"{symbol}({fixed}; t)"
+        _line(axes, view.at, view.value, color=_BLUE, label=name)
+        slope = f"its derivative in {view.of}{' almost everywhere' if content.alpha is None else ''}"
+        _line(axes, view.at, view.slope, color=_ORANGE, linestyle="--", label=slope)
+        axes.set_xlabel(view.of)
         axes.axhline(0, color=_GREY, linewidth=0.6)
         _legend_above(axes)
 
@@ -72,11 +75,11 @@ def _legend_above(axes: Axes) -> None:
     axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
 
 
-def _line(axes: Axes, at: list[float], value: list[float], **style: Any) -> None:
-    """Draw a line that is broken where the function jumps, instead of joined by a slope that is not there."""
+def _line(axes: Axes, at: Sequence[float], value: Sequence[float], **style: Any) -> None:
+    """Draw a line that is interrupted where the function jumps."""
     xs, ys = [at[0]], [value[0]]
     for x, y in zip(at[1:], value[1:], strict=True):
-        if abs(y - ys[-1]) > 0.5:  # no slope of ours is that steep from one point to the next
+        if abs(y - ys[-1]) > 0.5:  # no slope of these functions is that steep between two points
             xs.append(x)
             ys.append(math.nan)
         xs.append(x)
@@ -84,33 +87,26 @@ def _line(axes: Axes, at: list[float], value: list[float], **style: Any) -> None
     axes.plot(xs, ys, linewidth=1.4, **style)
 
 
-def _paint_weights(drawing: Figure, content: Content) -> None:
-    width, networks = content["bin"], content["networks"]
-    gathering(content)  # refuses numbers without a pair to show
-    seed = networks[0]["seed"]
-    shown = [entry for entry in networks if entry["seed"] == seed]
-    bins, seen = len(shown[0]["survivors"]), round(_WIDEST_WEIGHT / width)
+def _paint_weights(drawing: Figure, content: GatheringStudy) -> None:
+    width, networks = content.bin, content.networks
+    gathering(content)  # raises an error if there is no pair to show
+    seed = networks[0].seed
+    shown = [entry for entry in networks if entry.seed == seed]
+    bins, seen = len(shown[0].survivors), round(_WIDEST_WEIGHT / width)
     middle = slice(bins // 2 - seen, bins // 2 + seen)
     edges = [width * i for i in range(-seen, seen + 1)]
     for axes, entry in zip(drawing.subplots(len(shown), 1, sharex=True), shown, strict=True):
-        t, kept = entry["threshold"], entry["kept"]
-        decay = f"λ_wd = {entry['lambda_wd']:g}" if entry["lambda_wd"] else "without weight decay"
-        cut = entry["weights"] - kept
-        axes.stairs(entry["cut"][middle], edges, fill=True, color="#d9d9d9", label=f"{cut:,} cut")
-        axes.stairs(entry["survivors"][middle], edges, fill=True, color=_BLUE, label=f"{kept:,} that survive")
+        t, kept = entry.threshold, entry.kept
+        decay = f"λ_wd = {entry.lambda_wd:g}" if entry.lambda_wd else "without weight decay"
+        cut = entry.weights - kept
+        axes.stairs(entry.cut[middle], edges, fill=True, color="#d9d9d9", label=f"{cut:,} cut")
+        axes.stairs(entry.survivors[middle], edges, fill=True, color=_BLUE, label=f"{kept:,} kept")
         for place in (-t, t):
             axes.axvline(place, color=_ORANGE, linewidth=1.4, label=f"threshold ±{t:.3f}" if place > 0 else None)
-        axes.set_ylim(0, 1.15 * max(entry["survivors"]))  # the cut ones, most of them near zero, leave the picture
+        axes.set_ylim(0, 1.15 * max(entry.survivors))  # cuts off the bars of the many cut weights near zero
         axes.set_ylabel("weights")
-        near = f"{100 * entry['near']:.0f} % of the survivors within 10 % of the threshold"
+        near = f"{100 * entry.near:.0f} % of the weights kept within 10 % of the threshold"
         axes.set_title(f"{decay}: {near}", loc="left", fontsize=9, pad=20)
         _legend_above(axes)
     axes.set_xlim(-_WIDEST_WEIGHT, _WIDEST_WEIGHT)
-    axes.set_xlabel(f"raw weight of {content['layer'].removesuffix('.weight')}, seed {seed}")
-
-
-_PAINTERS: dict[str, Callable[[Figure, Content], None]] = {
-    "figure1": _paint_views,
-    "figure2": _paint_views,
-    "figure3": _paint_weights,
-}
+    axes.set_xlabel(f"raw weight of {content.layer.removesuffix('.weight')}, seed {seed}")

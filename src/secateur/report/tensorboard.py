@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from secateur.parametrization import readings
-from secateur.threshold import LearnedThreshold
-from secateur.train.loop import Phase, Record
+from secateur.functions.threshold import LearnedThreshold
+from secateur.train.observers import LogLine
+from secateur.weights.tensors import parameters
 
 
 class TensorBoard:
-    """An observer that writes events, each phase as a run of its own beside the others; `close` it at the end."""
+    """An observer that writes events, each stage as a run of its own; `close` it at the end."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -24,14 +24,19 @@ class TensorBoard:
         self._new: Any = SummaryWriter
         self._folder = folder
         self._writers: dict[str, Any] = {}
+        self._stage = ""
 
-    def step(self, phase: Phase, done: int, total: int) -> None:
-        """Ignore a step: an epoch is fine enough."""
+    def note(self, text: str) -> None:
+        """Ignore a note: it is for the terminal."""
 
-    def epoch(self, record: Record) -> None:
+    def step(self, stage: str, done: int, total: int) -> None:
+        """Note which stage is being trained; numbers are written once per epoch."""
+        self._stage = stage
+
+    def epoch(self, line: LogLine) -> None:
         """Write every number of an epoch's log line, those of layers under the name of what they measure."""
-        writer, at = self._writer(record), record["epoch"]
-        for name, value in record.items():
+        writer, at = self._writer(line), line["epoch"]
+        for name, value in line.items():
             if isinstance(value, dict):
                 for layer, number in value.items():
                     writer.add_scalar(f"{name}/{layer}", number, at)
@@ -39,9 +44,9 @@ class TensorBoard:
                 writer.add_scalar(name, value, at)
         writer.flush()
 
-    def network(self, record: Record, model: nn.Module) -> None:
+    def network(self, line: LogLine, model: nn.Module) -> None:
         """Write histograms of the weights: as they are stored, and as the layers read them."""
-        writer, at = self._writer(record), record["epoch"]
+        writer, at = self._writer(line), line["epoch"]
         with torch.no_grad():
             for name, raw, read in _weights(model):
                 writer.add_histogram(f"weights/{name}", raw, at)
@@ -54,23 +59,18 @@ class TensorBoard:
         for writer in self._writers.values():
             writer.close()
 
-    def _writer(self, record: Record) -> Any:
-        """Return the writer of a phase; what an interrupted run wrote from this epoch on is repeated, so forgotten."""
-        phase = record["phase"]
-        if phase not in self._writers:
-            self._writers[phase] = self._new(str(self._folder / phase), purge_step=record["epoch"])
-        return self._writers[phase]
+    def _writer(self, line: LogLine) -> Any:
+        """Return the writer of a stage; events that an interrupted run wrote from this epoch on are discarded."""
+        stage = self._stage or str(line["phase"])
+        if stage not in self._writers:
+            self._writers[stage] = self._new(str(self._folder / stage), purge_step=line["epoch"])
+        return self._writers[stage]
 
 
 def _weights(model: nn.Module) -> list[tuple[str, Tensor, Tensor | None]]:
     """Return the weights of a network, stored and, in a sibling, as read; pieces that a sharding holds are left out."""
-    found: list[tuple[str, Tensor, Tensor | None]] = []
-    learned = list(readings(model, LearnedThreshold))
-    for reading in learned:
-        if type(reading.original) is nn.Parameter:
-            found.append((reading.full_name, reading.original, reading.chain()))
-    if not learned:
-        for name, parameter in model.named_parameters():
-            if parameter.dim() >= 2 and type(parameter) is nn.Parameter:
-                found.append((name.replace("parametrizations.", "").removesuffix(".original"), parameter, None))
-    return found
+    everything = [tensor for tensor in parameters(model) if type(tensor.stored) is nn.Parameter]
+    learned = [tensor for tensor in everything if tensor.has(LearnedThreshold)]
+    if learned:
+        return [(name, tensor.stored, tensor.read()) for tensor in learned for name in tensor.names]
+    return [(tensor.name, tensor.stored, None) for tensor in everything if tensor.stored.dim() >= 2]

@@ -1,0 +1,241 @@
+"""Every published number once, with its source, and a remark where a paper and the source it quotes differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """One result of a paper; NaN where the paper gives no such number."""
+
+    network: str
+    data: str
+    method: str
+    source: str
+    setting: str = ""  # which of several results of the method
+    error: float = math.nan  # on test images, percent
+    change: float = math.nan  # points of error compared with the paper's own dense network
+    kept: float = math.nan  # weights
+    bytes: float = math.nan  # of the file
+    ratio: float = math.nan  # all weights ÷ weights kept, or bytes of 32-bit floats ÷ bytes of the file
+    remark: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedLayers:
+    """A part of the paper's Table 2: the share of the weights pruned in each layer and in all, in percent."""
+
+    network: str
+    data: str
+    pruned: Mapping[str, float]
+    total: float
+    source: str
+    remark: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Erratum:
+    """A misprint of the paper: where, what is printed, and what it should be."""
+
+    place: str
+    printed: str
+    correct: str
+
+
+MANESSI = "Manessi et al. 2018"
+HAN = "Han et al. 2015"
+QUOTED = f"as quoted by {MANESSI}"
+
+_TABLE1, _TABLE2 = "Manessi et al. 2018, table 1", "Manessi et al. 2018, table 2"
+_HAN = "Han et al. 2015, arXiv 1506.02626"
+_DEEP_COMPRESSION = "Han et al. 2016, arXiv 1510.00149"
+_SURGERY = "Guo et al. 2016, arXiv 1608.04493"
+_SHARING = "Ullrich et al. 2017, arXiv 1702.04008"
+_VARIATIONAL = "Molchanov et al. 2017, arXiv 1701.05369"
+_SNIP = "Lee et al. 2019, arXiv 1810.02340"
+_MOMENTUM = "Dettmers & Zettlemoyer 2019, arXiv 1907.04840"
+_OBS = "Dong et al. 2017, arXiv 1705.07565"
+_BAYESIAN = "Louizos et al. 2017, arXiv 1705.08665"
+_ENTROPY = "Oktay et al. 2019, arXiv 1906.06624"
+_MIRACLE = "Havasi et al. 2018, arXiv 1810.00440"
+_SRINIVAS = "Srinivas et al. 2017, arXiv 1611.06694"
+
+
+_FIGURE = "read off the authors' figure"
+
+_lenet_300_100 = partial(Published, network="lenet-300-100", data="mnist")  # 266,200 weights
+_lenet_5 = partial(Published, network="lenet-5", data="mnist")  # 430,500 weights
+_alexnet = partial(Published, network="alexnet", data="imagenet")  # 60.9 million weights
+
+# The paper's own results. It gives neither absolute errors, nor bytes, nor milliseconds.
+_THE_PAPER = (
+    _lenet_300_100(
+        method=MANESSI,
+        source=_TABLE1,
+        change=0.1,
+        kept=14_000,
+        ratio=19,
+        remark="The layers of table 2 add up to 18.2K (14.6×); the text swaps the ratios of the two LeNets.",
+    ),
+    _lenet_5(
+        method=MANESSI,
+        source=_TABLE1,
+        change=0.0,
+        kept=29_000,
+        ratio=15,
+        remark="The layers of table 2 add up to 21.3K (20×); the text swaps the ratios of the two LeNets.",
+    ),
+    _alexnet(method=MANESSI, source=_TABLE1, change=1.1, kept=5_000_000, ratio=12),
+)
+
+# What the paper's table 1 says of Han et al. 2015. That publication's own numbers are listed below.
+_QUOTED = (
+    _lenet_300_100(
+        method=HAN, setting=QUOTED, source=_TABLE1, change=-0.1, kept=21_000, ratio=12, remark=f"22K in {_HAN}."
+    ),
+    _lenet_5(method=HAN, setting=QUOTED, source=_TABLE1, change=-0.1, kept=34_000, ratio=12, remark=f"36K in {_HAN}."),
+    _alexnet(
+        method=HAN, setting=QUOTED, source=_TABLE1, change=0.0, kept=7_000_000, ratio=9, remark=f"6.7M in {_HAN}."
+    ),
+)
+
+
+def _shares(
+    result: partial[Published], method: str, source: str, weights: int, errors: Mapping[float, float]
+) -> tuple[Published, ...]:
+    """Spell out results that are published as percent of the weights kept → percent error."""
+    return tuple(
+        result(method=method, setting=f"{share:g} % kept", source=source, error=error, kept=weights * share / 100)
+        for share, error in errors.items()
+    )
+
+
+# Ratios that come with "no loss" instead of an error are left out: they have no place in a chart.
+_OTHERS = (
+    _lenet_300_100(method=HAN, source=_HAN, error=1.59, kept=22_000),
+    _lenet_300_100(method="Dynamic network surgery", source=_SURGERY, error=1.99, kept=266_200 / 56),
+    _lenet_300_100(method="Soft weight sharing", source=_SHARING, error=1.94, kept=266_200 * 0.043, bytes=16_700),
+    _lenet_300_100(method="Sparse variational dropout", source=_VARIATIONAL, error=1.92, kept=266_200 / 68),
+    _lenet_300_100(method="Layer-wise OBS", source=_OBS, error=2.0, kept=266_200 * 0.015),
+    *_shares(_lenet_300_100, "SNIP", _SNIP, 266_200, {5: 1.6, 2: 2.4}),
+    *_shares(_lenet_300_100, "Sparse momentum", _MOMENTUM, 266_200, {8: 1.45, 5: 1.53, 2: 1.99, 1.5: 2.05, 1: 2.36}),
+    _lenet_300_100(method="Deep Compression", source=_DEEP_COMPRESSION, error=1.58, bytes=27_000, ratio=40),
+    _lenet_300_100(method="Entropy-penalised reparametrisation", source=_ENTROPY, error=1.9, bytes=8_560, ratio=124),
+    _lenet_5(method=HAN, source=_HAN, error=0.77, kept=36_000),
+    _lenet_5(method="Dynamic network surgery", source=_SURGERY, error=0.91, kept=430_500 / 108),
+    _lenet_5(method="Soft weight sharing", source=_SHARING, error=0.97, kept=430_500 * 0.005, bytes=10_600),
+    _lenet_5(method="Sparse variational dropout", source=_VARIATIONAL, error=0.75, kept=430_500 / 280),
+    *_shares(_lenet_5, "SNIP", _SNIP, 430_500, {2: 0.8, 1: 1.1}),
+    *_shares(_lenet_5, "Sparse momentum", _MOMENTUM, 430_500, {5: 0.69, 2: 0.76, 1: 0.83, 0.5: 1.14, 0.4: 1.40}),
+    _lenet_5(method="Deep Compression", source=_DEEP_COMPRESSION, error=0.74, bytes=44_000, ratio=39),
+    _lenet_5(method="Bayesian compression, GNJ", source=_BAYESIAN, error=1.0, bytes=4_800),
+    _lenet_5(method="Bayesian compression, GHS", source=_BAYESIAN, error=1.0, bytes=4_100),
+    _lenet_5(method="Entropy-penalised reparametrisation", source=_ENTROPY, error=0.9, bytes=2_840),
+    _lenet_5(method="MIRACLE", setting="3 kB", source=f"{_MIRACLE}, {_FIGURE}", error=0.69, bytes=3_000),
+    _lenet_5(
+        method="MIRACLE",
+        setting="1.5 kB",
+        source=f"{_MIRACLE}, {_FIGURE}",
+        error=0.96,
+        bytes=1_520,
+        ratio=1110,
+        remark="The text gives the ratio, and an error of about 1 %.",
+    ),
+    _alexnet(method=HAN, source=_HAN, error=42.77, kept=6_700_000),
+    _alexnet(method="Dynamic network surgery", source=_SURGERY, error=43.09, kept=3_450_000),
+    _alexnet(method="Training sparse networks", source=_SRINIVAS, error=43.04, kept=5_900_000),
+    _alexnet(method="Deep Compression", source=_DEEP_COMPRESSION, error=42.78, bytes=6_900_000),
+)
+
+RESULTS: tuple[Published, ...] = (*_THE_PAPER, *_QUOTED, *_OTHERS)
+
+LAYERS: tuple[PublishedLayers, ...] = (
+    PublishedLayers(
+        network="lenet-300-100",
+        data="mnist",
+        pruned={"fc1.weight": 94.7, "fc2.weight": 83.8, "fc3.weight": 11.9},
+        total=94.7,
+        source=_TABLE2,
+        remark="The layers add up to 93.2 %, not 94.7 %.",
+    ),
+    PublishedLayers(
+        network="lenet-5",
+        data="mnist",
+        pruned={"conv1.weight": 31.1, "conv2.weight": 82.2, "fc3.weight": 96.6, "fc4.weight": 41.7},
+        total=93.3,
+        source=_TABLE2,
+        remark="The layers add up to 95.1 %, not 93.3 %.",
+    ),
+    PublishedLayers(
+        network="alexnet",
+        data="imagenet",
+        pruned={
+            "conv1.weight": 3.8,
+            "conv2.weight": 34.9,
+            "conv3.weight": 24.3,
+            "conv4.weight": 36.7,
+            "conv5.weight": 33.5,
+            "fc6.weight": 96.8,
+            "fc7.weight": 91.5,
+            "fc8.weight": 78.5,
+        },
+        total=91.5,
+        source=_TABLE2,
+    ),
+)
+
+ERRATA: tuple[Erratum, ...] = (
+    Erratum(place="table 2, LeNet-300-100, weights in total", printed="431K", correct="266K; 431K is LeNet-5's total"),
+    Erratum(place="table 2, LeNet-5, weights of fc4", printed="1K", correct="5K"),
+    Erratum(
+        place="section on the LeNets, ratios of LeNet-300-100 and LeNet-5",
+        printed="15× and 19×",
+        correct="19× and 15×, as in table 1",
+    ),
+    Erratum(
+        place="section on the LeNets, weights that LeNet-5 has fewer than Deep Compression",
+        printed="14 % (14K)",
+        correct="14 % (5K)",
+    ),
+    Erratum(place="table 3, what Sculptures and Holidays lose", printed="0.1 points", correct="1.1 points"),
+    Erratum(place="description of UKbench, items in four views", printed="2,250", correct="2,550, for 10,200 images"),
+)
+
+
+def the_paper(network: str, data: str) -> Published | None:
+    """Return the paper's own result (table 1); None if it has none for this network and data."""
+    return _only(_THE_PAPER, network, data)
+
+
+def han_as_quoted(network: str, data: str) -> Published | None:
+    """Return what the paper's table 1 says of Han et al. 2015, which differs from that publication."""
+    return _only(_QUOTED, network, data)
+
+
+def published(network: str, data: str) -> tuple[Published, ...]:
+    """Return the results of other publications that have an error and a size, as published."""
+    return tuple(each for each in _OTHERS if (each.network, each.data) == (network, data))
+
+
+def published_files(network: str, data: str) -> tuple[Published, ...]:
+    """Return the results that are given in bytes, the largest file first."""
+    files = [each for each in published(network, data) if math.isfinite(each.bytes)]
+    return tuple(sorted(files, key=lambda each: -each.bytes))
+
+
+def paper_layers(network: str, data: str) -> PublishedLayers | None:
+    """Return the shares pruned that the paper's table 2 prints; None if it has none for this network and data."""
+    return next((each for each in LAYERS if (each.network, each.data) == (network, data)), None)
+
+
+def networks_with_layers() -> tuple[str, ...]:
+    """Name the networks whose layers table 2 of the paper lists on MNIST: the rows that can be run here."""
+    return tuple(each.network for each in LAYERS if each.data == "mnist")
+
+
+def _only(results: tuple[Published, ...], network: str, data: str) -> Published | None:
+    return next((each for each in results if (each.network, each.data) == (network, data)), None)

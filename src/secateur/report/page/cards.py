@@ -1,0 +1,143 @@
+"""The first figures of a page: what was gained and lost, compared with the dense network and the paper."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass
+
+from secateur.literature import published_files, the_paper
+from secateur.report.commands import command, with_file
+from secateur.report.page.run import Run
+from secateur.report.page.sheets import times
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A figure of merit: the network's, in large type, and what it is compared with."""
+
+    title: str
+    value: str
+    claim: str
+    rows: tuple[tuple[str, str, float], ...] = ()  # name, amount, and the length of a bar from 0 to 1
+    notes: tuple[tuple[str, str], ...] = ()  # a sentence and, where there is a remedy, a command
+
+
+def cards(run: Run) -> tuple[Card, ...]:
+    """Return the four cards of a run: weights, file, error, speed."""
+    return _weights_card(run), _file_card(run), _error_card(run), _speed_card(run)
+
+
+def _weights_card(run: Run) -> Card:
+    paper = the_paper(run.network, run.data) if run.is_pruned else None
+    if not run.weights:
+        claim = f"{times(run.ratio)} fewer" if math.isfinite(run.ratio) else "not known yet"
+        return Card(title="Weights kept", value="–", claim=claim)
+    rows = [
+        ("this network", f"{run.kept:,}", run.kept / run.weights),
+        ("dense", f"{run.weights:,}", 1.0),
+    ]
+    if paper is not None:
+        rows.append(("the paper", f"{paper.kept:,} ({paper.ratio:g}×)", paper.kept / run.weights))
+    notes = []
+    if run.result is not None and run.result.parameters:
+        kept, parameters = run.result.parameters_kept, run.result.parameters
+        notes.append((f"With biases: {kept:,} of {parameters:,} parameters.", ""))
+    return Card(
+        title="Weights kept",
+        value=f"{run.kept:,}",
+        claim=f"{times(run.ratio)} fewer than in the dense network",
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+def _file_card(run: Run) -> Card:
+    file = run.file
+    if file is None:
+        return Card(title="File", value="–", claim="no file yet")
+    rows = [("this file", _bytes(file.bytes), file.bytes / file.dense_bytes), ("dense", _bytes(file.dense_bytes), 1.0)]
+    notes = [("Everything counts: weights, biases, header, checksums. The paper gives no bytes.", "")]
+    known = published_files(run.network, run.data)
+    if known:
+        smallest = known[-1]
+        rows.append((f"published, {smallest.error:g} %", _bytes(smallest.bytes), smallest.bytes / file.dense_bytes))
+        notes.append((f"Published: {smallest.method} ({smallest.source}).", ""))
+    if run.job is not None and run.is_pruned and with_file(run.job) != run.job:
+        notes.append(("With few values per layer the file is smaller:", command(with_file(run.job))))
+    error = f", {run.error.images} error {run.error.percent:.2f} %" if run.error else ""
+    return Card(
+        title="File",
+        value=_bytes(file.bytes),
+        claim=f"{times(file.ratio)} smaller than 32-bit floats{error}",
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+def _error_card(run: Run) -> Card:
+    error = run.error
+    if error is None:
+        return Card(title="Error", value="–", claim="not known yet", notes=_dense_notes(run))
+    count = f"{error.count:,} " if error.count else ""
+    claim = f"on {count}{error.images} images"
+    rows = [("this network", f"{error.percent:.2f} %", error.percent)]
+    dense, notes = run.dense_error(error.images), list(_dense_notes(run))
+    if math.isfinite(dense):
+        claim += f", {error.percent - dense:+.2f} points compared with the dense network"
+        rows.append(("dense", f"{dense:.2f} %", dense))
+    elif run.compared is not None:
+        own, dense = run.compared, run.dense_error(run.compared.images)
+        rows += [
+            (f"this network, {own.images} images", f"{own.percent:.2f} %", own.percent),
+            (f"dense, {own.images} images", f"{dense:.2f} %", dense),
+        ]
+    paper = the_paper(run.network, run.data) if run.is_pruned else None
+    if paper is not None:
+        notes.append((f"The paper: {paper.change:+.1f} points compared with its own dense network.", ""))
+    if error.images == "validation" and run.is_finished:
+        notes.append(("For test images:", shlex.join(["secateur", "evaluate", str(run.directory.path)])))
+    longest = max(length for _, _, length in rows) or 1.0
+    return Card(
+        title="Error",
+        value=f"{error.percent:.2f} %",
+        claim=claim,
+        rows=tuple((name, text, length / longest) for name, text, length in rows),
+        notes=tuple(notes),
+    )
+
+
+def _dense_notes(run: Run) -> tuple[tuple[str, str], ...]:
+    """Say where the dense error comes from, or how to get one."""
+    if run.reference is not None:
+        return ((f"Dense: {run.reference.source}.", ""),)
+    if not run.is_pruned or run.job is None:
+        return ()
+    how = command(run.job, extra=("--reference", "train"))
+    return (("No dense network of this recipe is known; this trains one:", how),)
+
+
+def _speed_card(run: Run) -> Card:
+    speed = run.speed
+    if speed is None:
+        how = shlex.join(["secateur", "bench", str(run.directory.path)])
+        notes = (("To measure it and show it here:", how), ("The paper gives no times.", ""))
+        return Card(title="Speed", value="–", claim="not measured", notes=notes if run.is_finished else notes[1:])
+    longest = max(speed.sparse_ms, speed.dense_ms) or 1.0
+    return Card(
+        title="Speed",
+        value=times(speed.speed_up) if speed.speed_up > 0 else "–",
+        claim=f"as fast as the dense network; batch {speed.batch:,}, threads: {speed.threads}",
+        rows=(
+            ("this network", f"{speed.sparse_ms:.3g} ms", speed.sparse_ms / longest),
+            ("dense", f"{speed.dense_ms:.3g} ms", speed.dense_ms / longest),
+        ),
+        notes=(("The paper gives no times.", ""),),
+    )
+
+
+def _bytes(size: float) -> str:
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= scale:
+            return f"{size / scale:.2f} {unit}"
+    return f"{size:,.0f} bytes"

@@ -1,0 +1,305 @@
+"""The tables of a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from secateur.literature import paper_layers
+from secateur.report.forms import in_words
+from secateur.report.page.names import identifier
+from secateur.report.page.run import Layer, PageFile, Run
+
+_MOST_WITH_BARS = 4  # columns
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: what is shown, what it is sorted by, and the length of a bar in it."""
+
+    text: str
+    key: float | str | None = None
+    bar: float | None = None
+
+
+_NOTHING = Cell("–")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sheet:
+    """A table; the first column names the row."""
+
+    name: str
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    totals: tuple[tuple[Cell, ...], ...] = ()
+    is_sortable: bool = False
+    sorted_by: int | None = None  # descending; None: in the order given
+    note: str = ""
+
+
+def error_sheet(run: Run) -> Sheet:
+    """Return the error of every form of the network, in the order of the pipeline."""
+    columns: dict[str, Mapping[str, float]] = {}
+    if run.result is not None:
+        columns["validation error %"] = run.result.errors
+    if run.test is not None:
+        columns["test error %"] = run.test.errors
+    forms = dict.fromkeys(form for errors in columns.values() for form in errors)
+    return Sheet(
+        name="forms",
+        caption="Error after each step",
+        header=("network", *columns),
+        rows=tuple(
+            (Cell(in_words(form)), *(_percent(errors.get(form, math.nan)) for errors in columns.values()))
+            for form in forms
+        ),
+    )
+
+
+def layer_sheet(run: Run) -> Sheet:
+    """Return where the weights went, layer by layer."""
+    paper = paper_layers(run.network, run.data)
+    measured = run.speed.layers if run.speed else {}
+    header = ["layer", "weights", "kept", "kept %", "ratio", "threshold", "bytes"]
+    header += ["kept % in the paper"] if paper else []
+    header += ["dense ms", "sparse ms"] if measured else []
+    header += ["shape", "in network"]
+    notes = ["The mean where a layer has several thresholds."]
+    if run.file is None:
+        notes.append("Bytes are known when the run is finished.")
+    if not measured:
+        notes.append("secateur bench RUN measures the time of every layer.")
+    return Sheet(
+        name="layers",
+        caption="Layers, those that keep most weights first",
+        header=tuple(header),
+        rows=tuple(
+            _layer_row(run, layer, number, paper.pruned if paper else None)
+            for number, layer in enumerate(run.layers, start=1)
+        ),
+        totals=_layer_totals(run, run.file, len(header)) if run.layers else (),
+        is_sortable=True,
+        sorted_by=2,
+        note=" ".join(notes),
+    )
+
+
+def _layer_row(run: Run, layer: Layer, number: int, pruned: Mapping[str, float] | None) -> tuple[Cell, ...]:
+    size = run.file.tensor_bytes.get(layer.name) if run.file else None
+    row = [
+        Cell(layer.name, layer.name),
+        *_kept(layer.weights, layer.kept),
+        _threshold(layer),
+        _NOTHING if size is None else _number(size),
+    ]
+    if pruned is not None:
+        share = pruned.get(layer.name)
+        row.append(_NOTHING if share is None else Cell(f"{100 - share:.1f}", 100 - share))
+    if run.speed and run.speed.layers:
+        speed = run.speed.layers.get(layer.name)
+        row += [_milliseconds(speed.dense_ms), _milliseconds(speed.sparse_ms)] if speed else [_NOTHING, _NOTHING]
+    return (*row, Cell(" × ".join(map(str, layer.shape)), layer.weights), Cell(str(number), number))
+
+
+def _layer_totals(run: Run, file: PageFile | None, columns: int) -> tuple[tuple[Cell, ...], ...]:
+    def padded(cells: list[Cell]) -> tuple[Cell, ...]:
+        return tuple(cells + [Cell("")] * (columns - len(cells)))
+
+    totals = []
+    layers = {layer.name for layer in run.layers}
+    if file is not None and file.tensor_bytes:
+        others = sum(size for name, size in file.tensor_bytes.items() if name not in layers)
+        header = file.bytes - sum(file.tensor_bytes.values())
+        totals.append(padded([Cell("other tensors"), *[Cell("")] * 5, _number(others)]))
+        totals.append(padded([Cell("header, checksums"), *[Cell("")] * 5, _number(header)]))
+    size = _number(file.bytes) if file is not None else Cell("–")
+    totals.append(padded([Cell("all"), *_kept(run.weights, run.kept), Cell(""), size]))
+    return tuple(totals)
+
+
+def _kept(weights: int, kept: int) -> tuple[Cell, ...]:
+    share = kept / weights if weights else 0.0
+    ratio = weights / kept if kept else math.inf
+    return (
+        _number(weights),
+        _number(kept),
+        Cell(f"{100 * share:.2f}", share, share),
+        Cell(times(ratio) if kept else "∞", ratio if kept else 1e300),
+    )
+
+
+def _share_kept(layer: Layer | None, *, with_bar: bool) -> Cell:
+    if layer is None or not layer.weights:
+        return _NOTHING
+    share = layer.kept / layer.weights
+    return Cell(f"{100 * share:.2f}", share, share if with_bar else None)
+
+
+def _threshold(layer: Layer) -> Cell:
+    value = layer.threshold
+    if not math.isfinite(value):
+        return _NOTHING
+    several = f" ({len(layer.thresholds)})" if len(layer.thresholds) > 1 else ""
+    return Cell(f"{value:.4g}{several}", value)
+
+
+def _milliseconds(value: float) -> Cell:
+    return Cell(f"{value:.3g}", value) if math.isfinite(value) else _NOTHING
+
+
+def overview_sheet(runs: Sequence[Run], names: Sequence[str]) -> Sheet:
+    """Return the figures of several runs, a row each."""
+    header = (
+        "run",
+        "seed",
+        "error %",
+        "images",
+        "dense error %",
+        "weights kept",
+        "ratio",
+        "bytes",
+        "speed-up",
+        "state",
+    )
+    with_network = len({run.network for run in runs}) > 1
+    return Sheet(
+        name="overview",
+        caption="The runs",
+        is_sortable=True,
+        header=header,
+        rows=tuple(
+            _overview_row(run, f"{name}, {run.network}" if with_network else name)
+            for name, run in zip(names, runs, strict=True)
+        ),
+        note="The dense error is on the same images.",
+    )
+
+
+def _overview_row(run: Run, name: str) -> tuple[Cell, ...]:
+    error, speed = run.error, run.speed
+    return (
+        Cell(name),
+        Cell(str(run.seed), run.seed if isinstance(run.seed, int) else None),
+        _percent(error.percent) if error else _NOTHING,
+        Cell(error.images) if error else _NOTHING,
+        _percent(run.dense_error(error.images)) if error else _NOTHING,
+        _number(run.kept) if run.layers else _NOTHING,
+        Cell(times(run.ratio), run.ratio) if math.isfinite(run.ratio) else _NOTHING,
+        _number(run.file.bytes) if run.file else _NOTHING,
+        Cell(times(speed.speed_up), speed.speed_up) if speed and speed.speed_up > 0 else _NOTHING,
+        Cell(run.state),
+    )
+
+
+def layer_sheets_compared(runs: Sequence[Run], names: Sequence[str]) -> Iterable[Sheet]:
+    """Yield, for each network, what every run keeps of every layer."""
+    for network in dict.fromkeys(run.network for run in runs):
+        chosen = [(name, run) for name, run in zip(names, runs, strict=True) if run.network == network]
+        layers = dict.fromkeys((layer.name, layer.weights) for _, run in chosen for layer in run.layers)
+        rows = []
+        for layer, weights in layers:
+            found = [next((each for each in run.layers if each.name == layer), None) for _, run in chosen]
+            shares = [_share_kept(each, with_bar=len(chosen) <= _MOST_WITH_BARS) for each in found]
+            rows.append((Cell(layer, layer), _number(weights), *shares))
+        yield Sheet(
+            name=identifier(f"layers-{network}"),
+            caption=f"{network}: percent of the weights kept, by layer and run",
+            header=("layer", "weights", *(name for name, _ in chosen)),
+            is_sortable=True,
+            rows=tuple(rows),
+        )
+
+
+def difference_sheet(runs: Sequence[Run], names: Sequence[str]) -> Sheet:
+    """Return the settings in which runs differ."""
+    flat = [dict(_flat(run.settings)) for run in runs]
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    differing = [key for key in keys if len({str(settings.get(key, "–")) for settings in flat}) > 1]
+    return Sheet(
+        name="differences",
+        caption="Settings that differ",
+        header=("setting", *names),
+        rows=tuple((Cell(key), *(Cell(str(settings.get(key, "–"))) for settings in flat)) for key in differing),
+    )
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Yield settings by one name each; a list of methods is told apart by their names."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+            for number, each in enumerate(value, start=1):
+                inner = {name: setting for name, setting in each.items() if name != "name"}
+                yield f"{prefix}{key} {number}", each.get("name", "")
+                yield from _flat(inner, f"{each.get('name', number)}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def setting_sheets(run: Run) -> tuple[Sheet, ...]:
+    """Return the settings of a run, what its stages took, and the versions that it was run with."""
+    return (
+        Sheet(
+            name="settings",
+            caption="Settings",
+            header=("setting", "value"),
+            rows=tuple((Cell(key), Cell(str(value))) for key, value in _flat(run.settings)),
+        ),
+        _stage_sheet(run),
+        Sheet(
+            name="versions",
+            caption="Made with",
+            header=("what", "which"),
+            rows=tuple((Cell(key), Cell(value)) for key, value in _versions(run).items()),
+        ),
+    )
+
+
+def _stage_sheet(run: Run) -> Sheet:
+    stages = run.result.stages if run.result else ()
+    return Sheet(
+        name="stages",
+        caption="Stages of training",
+        header=("stage", "epochs", "steps", "seconds", "validation error before %", "after %"),
+        rows=tuple(
+            (
+                Cell(stage.name),
+                _number(stage.epochs),
+                _number(stage.steps),
+                Cell(f"{stage.seconds:,.0f}", stage.seconds),
+                _percent(stage.error_before),
+                _percent(stage.error),
+            )
+            for stage in stages
+        ),
+    )
+
+
+def _versions(run: Run) -> dict[str, str]:
+    if run.result is None:
+        return {}
+    return {
+        **run.result.versions,
+        "training images": f"{run.result.training_images:,}",
+        "threads": str(run.result.threads),
+    }
+
+
+def _number(value: int) -> Cell:
+    return Cell(f"{value:,}", value)
+
+
+def _percent(value: float) -> Cell:
+    return Cell(f"{value:.2f}", value) if math.isfinite(value) else _NOTHING
+
+
+def times(ratio: float) -> str:
+    """Write a ratio."""
+    if not math.isfinite(ratio):
+        return "∞×"
+    return f"{ratio:,.0f}×" if ratio >= 100 else f"{ratio:.1f}×"

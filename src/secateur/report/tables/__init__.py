@@ -1,0 +1,1 @@
+"""Tables of published results for the terminal, the README and docs/results.md."""

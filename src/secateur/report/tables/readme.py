@@ -1,0 +1,105 @@
+"""The README's tables, docs/results.md and the references shipped with the package, all from `results/`.
+
+`python -m secateur.report.tables.readme README.md` writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from secateur.atomic import write_atomically
+from secateur.experiments.presets import preset, preset_names
+from secateur.experiments.reference import REFERENCES, PublishedReference
+from secateur.experiments.studies.comparison import standings
+from secateur.experiments.studies.published import read_runs
+from secateur.experiments.studies.summaries import mean_std
+from secateur.plain_data import to_plain
+from secateur.report.tables.codecs import coder_table, large_file_table
+from secateur.report.tables.comparison import comparison_table, stages_table
+from secateur.report.tables.files import decay_table, file_table, headline_table
+from secateur.report.tables.grid import Grid
+from secateur.report.tables.paper import gathering_table, search_table, sensitivity_table, table1, table2
+from secateur.report.tables.speed import LEVELS, network_speeds, speed_tables, step_table
+
+_BEGIN, _END = "<!-- results: begin (written by `make readme`) -->", "<!-- results: end -->"
+_NETWORKS = ("lenet-300-100", "lenet-5")
+
+
+def results_page(results: Path) -> str:
+    """Return the page of results: everything that is published, nothing else."""
+    presets = preset_names()
+    compared = tuple(network for network in _NETWORKS if standings(results, network))
+    grids: list[Grid] = [
+        table1(results, presets, _NETWORKS),
+        table2(results, "paper", _NETWORKS),
+        comparison_table(results, compared),
+        stages_table(results, presets, _NETWORKS),
+        file_table(results, presets, _NETWORKS),
+        *(grid for level in LEVELS for grid in speed_tables(results, level)),
+        gathering_table(results),
+        *(decay_table(results, network) for network in _NETWORKS),
+        search_table(results, _NETWORKS),
+        *(sensitivity_table(results, network) for network in _NETWORKS),
+        coder_table(results),
+        large_file_table(results),
+        step_table(results),
+    ]
+    tables = [f"## {grid.title}\n\n{grid.as_markdown()}" for grid in grids if grid.rows]
+    return "\n\n".join([_INTRODUCTION, *tables]) + "\n"
+
+
+_INTRODUCTION = """# Results
+
+`make readme` writes this page from the files in `results/`. `secateur reproduce` produces those of runs, one JSON per
+seed with settings, versions and times; the scripts in `benchmarks/` produce those of speed and codecs. All settings
+were chosen on images split from the training set; the test set was read once, at the end. "not run" marks what was not
+run. AlexNet and transfer learning, the paper's other experiments, are not reproduced yet."""
+
+
+def with_results(readme: str, results: Path) -> str:
+    """Return the README with its tables brought up to date."""
+    before, begin, rest = readme.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not (begin and end):
+        raise ValueError(f"the README has no place for results: put {_BEGIN} and {_END} on lines of their own")
+    grids = headline_table(results, preset_names(), _NETWORKS), network_speeds(results)
+    tables = [grid.as_markdown() for grid in grids if grid.rows]
+    return before + "\n\n".join([_BEGIN, *tables, _END]) + after
+
+
+def references(results: Path) -> dict[str, dict[str, Any]]:
+    """Return the errors of the published dense runs by network and preset, for runs that have no reference."""
+    found: dict[str, dict[str, Any]] = {}
+    for network in _NETWORKS:
+        for name in preset_names():
+            runs = read_runs(results, network, name, "dense")
+            if runs:
+                reference = PublishedReference(
+                    data=preset(name, network).data,
+                    validation=round(mean_std(run.result.error for run in runs.values())[0], 4),
+                    test=round(mean_std(run.test_error() for run in runs.values())[0], 4),
+                    seeds=len(runs),
+                )
+                found.setdefault(network, {})[name] = to_plain(reference)
+    return found
+
+
+def references_text(results: Path) -> str:
+    """Return the content of the package's references.json."""
+    return json.dumps(references(results), indent=1) + "\n"
+
+
+def main(readme: Path) -> None:
+    """Write everything that comes from the results next to a README."""
+    results = readme.parent / "results"
+    write_atomically(readme, with_results(readme.read_text(encoding="utf-8"), results).encode())
+    write_atomically(readme.parent / "docs" / "results.md", results_page(results).encode())
+    package = readme.parent / "src" / "secateur" / "experiments"
+    write_atomically(package / REFERENCES, references_text(results).encode())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "README.md"))

@@ -1,0 +1,171 @@
+"""What is printed before and after a run: what will be pruned, one table of what came of it, and its layers."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from secateur.experiments.directory import RunDirectory
+from secateur.experiments.reference import Reference, find_reference
+from secateur.report.forms import in_words
+from secateur.report.terminal.lines import say
+from secateur.results import RunResult, SpeedResult, last
+from secateur.sibling import Target
+
+
+def summary_table(targets: tuple[Target, ...]) -> Table:
+    """Show what will be pruned, before anything is trained."""
+    table = _table("To be pruned", "tensor", "shape", right=("weights", "thresholds", "per threshold", "α"))
+    for target in targets:
+        table.add_row(
+            Text(" = ".join(target.names)),
+            "×".join(map(str, target.shape)),
+            f"{target.weights:,}",
+            f"{target.thresholds:,}",
+            f"{target.weights / target.thresholds:,.0f}",
+            f"{target.config.alpha:g}",
+        )
+    weights, thresholds = sum(t.weights for t in targets), sum(t.thresholds for t in targets)
+    table.add_row("total", "", f"{weights:,}", f"{thresholds:,}", "", "", style="bold")
+    return table
+
+
+def print_outcome(console: Console, directory: RunDirectory) -> None:
+    """Show a finished run: dense, pruned and file in one table, and where the page and the file are."""
+    _print_table(console, directory)
+    if directory.page.exists():
+        say(console, f"page: {directory.page}")
+    say(console, f"file: {directory.file}")
+    if not directory.test.exists():
+        say(console, f"next: {shlex.join(['secateur', 'evaluate', str(directory.path)])}")
+
+
+def print_layers(console: Console, directory: RunDirectory) -> None:
+    """Show where the weights went, layer by layer, and the error of every form of the network."""
+    result = directory.read_result()
+    job = result.job
+    table = _table(
+        f"{job.network} on {job.data}, seed {job.seed}",
+        "layer",
+        right=("weights", "kept", "pruned", "ratio", "threshold"),
+    )
+    for layer in result.layers:
+        thresholds = result.thresholds.get(layer.name, ())
+        mean = f"{sum(thresholds) / len(thresholds):.4f}" if thresholds else "–"
+        table.add_row(Text(layer.name), *_kept(layer.weights, layer.kept), mean)
+    table.add_row("all prunable weights", *_kept(result.weights, result.kept), "", style="bold")
+    if result.parameters:
+        table.add_row("whole model", *_kept(result.parameters, result.parameters_kept), "")
+    console.print(table)
+    _say_errors(console, "validation", result.errors, result.validation_images)
+    if directory.test.exists():
+        test = directory.read_test()
+        _say_errors(console, "test", test.errors, test.images)
+    say(
+        console,
+        f"Trained on {result.training_images:,} images in {result.seconds:.0f} s, {result.threads} thread(s).",
+    )
+
+
+def _print_table(console: Console, directory: RunDirectory) -> None:
+    """Print one row each for the dense network, what the first method leaves, and the file."""
+    result = directory.read_result()
+    test = directory.read_test() if directory.test.exists() else None
+    speed = directory.read_speed() if directory.speed.exists() else None
+    reference = find_reference(result.job, directory)
+    job, images = result.job, "test" if test else "validation"
+    table = _table(
+        f"{job.network} on {job.data}, {job.label}, seed {job.seed}",
+        "network",
+        right=("weights", "bytes", f"{images} error %", "ms"),
+    )
+    errors, file = (test or result).errors, result.file
+    floats, size = ("–", "–") if file is None else (f"{file.dense_bytes:,}", f"{file.bytes:,}")
+    dense_ms, sparse_ms = ("–", "–") if speed is None else (_ms(speed.dense_ms), _ms(speed.sparse_ms))
+    left = job.methods[0].leaves
+    if left == "dense":
+        table.add_row(left, f"{result.weights:,}", floats, _percent(errors.get(left, math.nan)), dense_ms)
+    else:
+        table.add_row("dense", f"{result.weights:,}", floats, _dense_error(reference, images), dense_ms)
+        # Before it is coded, a network is stored as 32-bit floats, zeros included, and runs like the dense one.
+        table.add_row(
+            left,
+            f"{result.kept_by_form.get(left, result.kept):,}",
+            floats,
+            _percent(errors.get(left, math.nan)),
+            dense_ms,
+        )
+    table.add_row("file", f"{result.kept:,}", size, _percent(last(errors)), sparse_ms)
+    table.caption = Text(_note(result, speed, reference))
+    console.print(table)
+
+
+def _dense_error(reference: Reference | None, images: str) -> str:
+    """Return the error of the dense network on these images, or else on the others, and say so."""
+    if reference is None:
+        return "–"
+    wanted, other = reference.validation, reference.test
+    if images == "test":
+        wanted, other = other, wanted
+    if math.isfinite(wanted) or not math.isfinite(other):
+        return _percent(wanted)
+    return f"{other:.2f} ({'validation' if images == 'test' else 'test'})"
+
+
+def _note(result: RunResult, speed: SpeedResult | None, reference: Reference | None) -> str:
+    """Say where the dense numbers come from, and how to get those that are missing."""
+    parts = []
+    if result.file is not None:
+        parts.append(f"{_times(result.ratio)} fewer weights, {_times(result.file.ratio)} fewer bytes.")
+    if reference is not None:
+        parts.append(f"Dense error: {reference.source}.")
+    elif not result.job.is_dense:
+        parts.append("No dense network of this recipe is known: --reference train trains one.")
+    if speed is None:
+        parts.append("Milliseconds: secateur bench RUN.")
+    else:
+        parts.append(f"Milliseconds at batch {speed.batch}, threads: {speed.threads}.")
+    return " ".join(parts)
+
+
+def _say_errors(console: Console, images: str, errors: Mapping[str, float], count: int) -> None:
+    """Print the error of every form in one line, or on a terminal in lines broken between words."""
+    parts = [f"{in_words(form)} {error:.2f} %" for form, error in errors.items()]
+    sentence = f"Error on {count:,} {images} images: " + "; ".join(parts)
+    console.print(sentence, soft_wrap=not console.is_terminal, highlight=False, markup=False)
+
+
+def _table(title: str, *left: str, right: tuple[str, ...]) -> Table:
+    """Return a table whose cells continue on the next line where the terminal is narrow: no digit is cut off."""
+    table = Table(title=Text(title), title_justify="left", caption_justify="left")
+    for heading in left:
+        table.add_column(heading, overflow="fold")
+    for heading in right:
+        table.add_column(heading, justify="right", overflow="fold")
+    return table
+
+
+def _kept(weights: int, kept: int) -> tuple[str, str, str, str]:
+    return (
+        f"{weights:,}",
+        f"{kept:,}",
+        f"{1 - kept / weights:.1%}" if weights else "–",
+        _times(weights / kept) if kept else "∞",
+    )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.1f}×" if math.isfinite(ratio) else "∞"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "–"
+
+
+def _ms(value: float | None) -> str:
+    return "–" if value is None or not math.isfinite(value) else f"{value:.3g}"

@@ -1,0 +1,198 @@
+"""Tables of published runs: ours next to the printed ones, every error next to the dense network of its recipe."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from made_runs import made_result, publish
+
+from secateur.experiments.presets import preset
+from secateur.experiments.studies.searches import EpochSearch, QualitySearch, epoch_search_path, quality_search_path
+from secateur.experiments.studies.summaries import summarize
+from secateur.job import Job
+from secateur.literature import LAYERS
+from secateur.report.tables.codecs import coder_table, large_file_table
+from secateur.report.tables.comparison import comparison_table, stages_table
+from secateur.report.tables.files import file_table, headline_table
+from secateur.report.tables.paper import search_table, table1, table2
+from secateur.report.tables.readme import references
+from secateur.report.tables.speed import step_table
+from secateur.results import FileResult, HistoryPoint, StageResult, write
+
+NETWORK = "lenet-300-100"
+
+
+def publish_preset(results, name, seeds, *, dense=1.0, error=2.0, to_file=False):
+    """Publish the runs of a preset, whose errors grow by 0.1 with the seed, and their dense references."""
+    for seed in seeds:
+        job = preset(name, NETWORK, seed=seed)
+        publish(results, job, test={"raw": error + 1 + seed / 10, "pruned": error + seed / 10}, share=0.01 * (seed + 1))
+        publish(results, job.reference(), test={"dense": dense + seed / 10}, errors={"dense": dense}, share=1)
+        if to_file:
+            whole = preset(name, NETWORK, seed=seed, to_file=True)
+            size = FileResult(bytes=2_000 + 100 * seed, dense_bytes=1_000_000)
+            publish(results, whole, test={"file": error + 0.5 + seed / 10}, share=0.01, file=size)
+
+
+def test_table_1_shows_our_numbers_next_to_the_printed_ones(tmp_path):
+    publish_preset(tmp_path, "paper", range(3))
+    grid = table1(tmp_path, ("paper", "quick"), (NETWORK,))
+    assert [row[:2] for row in grid.rows] == [
+        (f"{NETWORK}, Han et al. 2015, as quoted by the paper", "–"),
+        (f"{NETWORK}, the paper", "–"),
+        (f"{NETWORK}, secateur paper", "3"),
+    ]
+    assert [row[4:7] for row in grid.rows[:2]] == [("−0.1", "21K", "12×"), ("+0.1", "14K", "19×")]
+    assert grid.rows[2][2:5] == ("1.10 ± 0.10", "2.10 ± 0.10", "+1.00 ± 0.00")
+    assert "Trained on 1,200 images" in grid.note
+    assert f"(the paper's form), the paper preset has {NETWORK} 3.10 ± 0.10 % (+2.00 ± 0.00 points)" in grid.note
+    assert grid.as_markdown().splitlines()[1] == "| --- |" + " ---: |" * 7
+
+
+def test_other_numbers_of_dense_seeds_are_shown(tmp_path):
+    publish_preset(tmp_path, "paper", range(2))
+    publish(tmp_path, preset("paper", NETWORK, seed=7).reference(), test={"dense": 1.0}, errors={"dense": 1.0}, share=1)
+    assert table1(tmp_path, ("paper",), (NETWORK,)).rows[2][1] == "2, dense 3"
+
+
+def test_a_network_that_the_paper_does_not_have_has_no_printed_rows(tmp_path):
+    assert table1(tmp_path, ("paper",), ("alexnet",)).rows == ()
+    assert [row[2] for row in table2(tmp_path, "paper", (NETWORK,)).rows] == ["94.7", "83.8", "11.9", "94.7"]
+
+
+def test_table_2_says_whether_the_largest_layers_are_pruned_most(tmp_path):
+    publish_preset(tmp_path, "paper", range(2))
+    grid = table2(tmp_path, "paper", (NETWORK,))
+    assert grid.rows[0] == (f"{NETWORK}, fc1", "235,200", "94.7", "98.5 ± 0.7")
+    assert "share pruned follows the size" in grid.note
+
+
+@pytest.mark.parametrize("network", [NETWORK, "lenet-5"])
+def test_the_papers_own_shares_follow_the_size_of_the_layers(tmp_path, network):
+    from secateur.experiments.studies.summaries import largest_layers_prune_most, layer_sizes
+
+    publish_preset(tmp_path, "paper", [0])
+    row = summarize(tmp_path, "paper", NETWORK)
+    [layers] = [each for each in LAYERS if each.network == network]
+    printed = replace(row, layers={name: (share, 0.0) for name, share in layers.pruned.items()})
+    assert largest_layers_prune_most(printed, layer_sizes(network))
+
+
+def test_every_error_of_the_readme_stands_next_to_the_dense_network_of_its_recipe(tmp_path):
+    publish_preset(tmp_path, "paper", range(2), dense=1.8, to_file=True)
+    publish_preset(tmp_path, "best", range(2), dense=0.7, to_file=True)
+    grid = headline_table(tmp_path, ("paper", "best"), (NETWORK,))
+    assert [row[2] for row in grid.rows] == ["1.85 ± 0.07 → 2.55 ± 0.07", "0.75 ± 0.07 → 2.55 ± 0.07"]
+    assert grid.rows[0][3:6] == ("2,662 of 266,200", "2.05 kB ± 0.07", "488×")
+    assert grid.rows[1][-1] == f"`secateur compress {NETWORK} --preset best`"
+    rows = file_table(tmp_path, ("paper", "best"), (NETWORK,)).rows
+    assert [row[0].removeprefix(f"{NETWORK}, ") for row in rows] == [
+        "Deep Compression, published",
+        "Entropy-penalised reparametrisation, published",
+        "secateur paper, huffman",
+        "secateur best",
+    ]
+    assert rows[0][5:] == ("1.58", "27 kB", "40×")
+    assert rows[3][3:6] == ("0.75 ± 0.07", "2.05 ± 0.07", "2.55 ± 0.07")
+
+
+def test_the_references_of_the_package_are_the_means_of_the_dense_runs(tmp_path):
+    publish_preset(tmp_path, "best", range(3), dense=0.7)
+    assert references(tmp_path) == {
+        NETWORK: {"best": {"data": "mnist", "validation": 0.7, "test": 0.8, "seeds": 3}},
+    }
+
+
+def publish_rounds(results, seed, **more):
+    job = preset("han2015", NETWORK, seed=seed)
+    publish(results, job, test={"dense": 1.5, "pruned": 2.0 + seed}, stages=("train", "a round"), share=0.1, **more)
+
+
+def write_searches(results):
+    job = preset("paper", NETWORK)
+    shared = {"rule": "", "steps": 300, "seconds": 600.0, "versions": {}}
+    history = tuple(HistoryPoint(epoch=epoch, error=2.0, ratio=epoch / 2) for epoch in range(1, 31))
+    epochs = EpochSearch(chosen_epochs=23, job=job, history=history, **shared)
+    dense = StageResult(name="train", epochs=1, steps=1, seconds=1.0)
+    quality = QualitySearch(chosen={}, job=job, dense=dense, threads=1, history=(), **{**shared, "steps": 600})
+    for path, search in (
+        (epoch_search_path(results, NETWORK), epochs),
+        (quality_search_path(results, NETWORK), quality),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, search)
+
+
+def test_the_claims_of_the_paper_are_compared_with_the_rounds_of_han_et_al(tmp_path):
+    publish_preset(tmp_path, "paper", range(2))
+    for seed in range(2):
+        publish_rounds(tmp_path, seed)
+    grid = comparison_table(tmp_path, (NETWORK,))
+    assert [row[0].removeprefix(f"{NETWORK}, ") for row in grid.rows] == [
+        "Han et al. as quoted by the paper",
+        "the paper as published",
+        "manessi2018, preset paper",
+        "han2015, preset han2015",
+    ]
+    assert grid.rows[3][1:] == ("2", "2.50 ± 0.71", "+1.00 ± 0.50", "26,620 ± 0", "10.0× ± 0.0", "40", "0.1 ± 0.0")
+    assert "times the weights" not in grid.note
+    write_searches(tmp_path)
+    grid = comparison_table(tmp_path, (NETWORK,))
+    assert grid.rows[2][6:] == ("20 (300)", "0.0 ± 0.0 (10.0)")
+    assert f"In {NETWORK} preset paper keeps 0.15 times the weights of preset han2015" in grid.note
+    assert "an error 0.45 points lower, and takes 0.50 times the steps, 0.50 times with both searches." in grid.note
+
+
+def test_without_results_the_comparison_shows_what_is_printed(tmp_path):
+    assert [row[2] for row in comparison_table(tmp_path, (NETWORK, "lenet-5")).rows] == ["–"] * 4
+
+
+def test_a_single_seed_has_no_spread(tmp_path):
+    publish_rounds(tmp_path, 0)
+    assert comparison_table(tmp_path, (NETWORK,)).rows[2][1:6] == ("1", "2.00", "+0.50", "26,620", "10.0×")
+
+
+def test_the_error_after_each_step_is_shown_when_every_seed_has_it(tmp_path):
+    whole = preset("han2015", NETWORK, to_file=True)
+    errors = {"dense": 1.8, "pruned": 2.0, "shared": 2.1, "file": 2.1}
+    size = FileResult(bytes=27_000, dense_bytes=1_000_000)
+    publish(tmp_path, whole, test=errors, file=size)
+    grid = stages_table(tmp_path, ("paper", "han2015"), (NETWORK, "lenet-5"))
+    assert grid.header[2:] == (
+        "dense network, error %",
+        "pruned network, error %",
+        "few values per layer, error %",
+        "read back from the file, error %",
+        "file, kB",
+    )
+    assert grid.rows == ((f"{NETWORK}, han2015", "1", "1.80", "2.00", "2.10", "2.10", "27.0"),)
+    publish(tmp_path, replace(whole, seed=1), test={"dense": 1.8, "file": 2.1}, file=size)
+    (row,) = stages_table(tmp_path, ("han2015",), (NETWORK,)).rows
+    assert row[2:] == ("1.80 ± 0.00", "2.10 ± 0.00", "27.0 ± 0.0")
+
+
+def test_the_search_is_shown_every_ten_epochs_and_where_it_ended(tmp_path):
+    write_searches(tmp_path)
+    grid = search_table(tmp_path, (NETWORK, "lenet-5"))
+    assert [row[0] for row in grid.rows] == [f"{NETWORK}, {epoch}" for epoch in (1, 10, 20, 23, 30)]
+    assert grid.rows[3][1:] == ("11.5×", "2.00")
+    assert f"{NETWORK}: 23 epochs." in grid.note
+
+
+def test_the_cost_of_a_step_is_shown_as_it_was_measured(tmp_path):
+    assert step_table(tmp_path).rows == ()
+    row = {"plain_ms": 2.0, "sibling_ms": 2.5, "ratio": 1.254, "interval": [1.2, 1.3]}
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "training_step.json").write_text(json.dumps({"rows": {"a net": row}}))
+    assert step_table(tmp_path).rows == (("a net", "2.00", "2.50", "1.25", "1.20 … 1.30"),)
+
+
+def test_without_benchmarks_the_tables_of_codecs_are_empty(tmp_path):
+    assert coder_table(tmp_path).rows == large_file_table(tmp_path).rows == ()
+
+
+def test_a_run_that_was_made_up_is_a_result_like_any_other():
+    result = made_result(Job(network=NETWORK))
+    assert result.ratio == pytest.approx(20)
+    assert math.isfinite(result.error)
