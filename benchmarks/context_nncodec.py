@@ -1,9 +1,9 @@
-"""Does the codec `context` beat NNCodec 2.1.3 on the same levels, and how fast does it decode beside it? (one thread).
+"""Are files of the codec `context` smaller than those of NNCodec 2.1.3, and is it as fast to decode? (one thread).
 
 Weights of pruned networks are quantised to 4 and 32 shared values, to int8 (255 levels) and to 511 levels, and each
-matrix is coded by both. NNCodec is at its best: both directions, unary parts of 2, 5, 11 and 20, with and without
-skipped rows, dependent quantisation off, no header; every stream is decoded and compared. Speed: both decode the same
-synthetic matrices, 3 % of them not zero, in turns in one process: NNCodec's, with our native library loaded into it.
+matrix is coded by both. NNCodec gets its best settings: both directions, unary parts of 2, 5, 11 and 20, with and
+without skipped rows, dependent quantisation off, no header; every stream is decoded and compared. Speed: both decode
+the same synthetic matrices, 3 % of them not zero, in turns in NNCodec's process, which loads our library too.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def levels_of(weight, method):
     import torch
 
     from secateur.encode.levels import find_levels, find_values, to_bits
-    from secateur.quantize.kmeans import assign, cluster
+    from secateur.kmeans import assign, cluster
 
     matrix, kept = weight.reshape(len(weight), -1), weight != 0
     kept = kept.reshape(matrix.shape)
@@ -48,8 +48,9 @@ def sizes(paths, python):
     """Return bytes of context and NNCodec by network, method and tensor."""
     import safetensors.torch
 
-    from secateur.encode import context, nncodec_sizes
-    from secateur.encode.bounds import Bounds
+    from secateur.encode import nncodec_sizes
+    from secateur.encode.codecs import context
+    from secateur.encode.codecs.bounds import Bounds
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:

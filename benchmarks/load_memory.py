@@ -1,9 +1,9 @@
-"""How much memory does it take to get the weights of a network of AlexNet's size out of a file? (one thread).
+"""How much memory does it take to read the weights of a network of AlexNet's size from a file? (one thread).
 
 The network is that of `rans_alexnet.py`: AlexNet's own shapes, the per-layer sparsities of the paper's table 2. Each
-way of reading has a fresh process, and its peak is counted above what interpreter, torch and secateur take. The ways:
-`secateur.load` into a model, whose own memory counts, `secateur.load_state`, and `Archive.read_sparse`, which gives
-places and values and never builds a dense tensor. Then from the file to an answer for one picture, activations
+way of reading runs in a fresh process; its peak does not include the interpreter, torch and secateur. The ways:
+`secateur.load` into a model, whose own memory counts, `secateur.load_state`, and `Archive.read_sparse`, which returns
+positions and values and never builds a dense tensor. Then from the file to an answer for one picture, activations
 included: with a dense network, and with `load_sparse`. The sparse ways must stay below the size of the dense weights.
 """
 
@@ -22,15 +22,15 @@ from rans_alexnet import LAYERS, alexnet, resident_bytes
 from torch import nn
 
 import secateur
-from secateur import models
+from secateur import networks
 from secateur.encode import open_archive
-from secateur.experiments.speed import random_zeros_
+from secateur.experiments.subject import random_zeros_
 
 LIMIT = 1.0  # peak of the sparse way ÷ bytes of the dense weights
 
 
 def empty_alexnet() -> nn.ModuleDict:
-    """Return AlexNet's tensors without values: memory that was never written does not count yet."""
+    """Return AlexNet's tensors without values: memory that was never written is not resident."""
     layers = nn.ModuleDict()
     for name, (shape, _) in LAYERS.items():
         layer = layers[name] = nn.Module()
@@ -61,7 +61,7 @@ def answer_sparse(path: Path) -> object:
 
 def answer(network: nn.Module) -> object:
     with torch.inference_mode():
-        return network, network(torch.zeros(1, *models.MODELS["alexnet"].input_shape))
+        return network, network(torch.zeros(1, *networks.NETWORKS["alexnet"].input_shape))
 
 
 WAYS = {
@@ -75,10 +75,10 @@ SPARSE = ("Archive.read_sparse", "load_sparse, and answer")
 
 
 def print_peak(way: str, path: Path) -> None:
-    """Print what one way of reading takes in this process: at its peak, and kept at the end."""
+    """Print the memory of one way of reading in this process: at its peak, and at the end."""
     torch.set_num_threads(1)
     warm = Path(f"{path}.warm")
-    with open_archive(warm) as archive:  # what is loaded on first use is not the weights' doing
+    with open_archive(warm) as archive:  # first use imports modules, which should not be counted
         for record in archive.records:
             archive.read(record), archive.read_sparse(record)
     with torch.inference_mode():
@@ -101,7 +101,7 @@ def measure(way: str, path: Path) -> dict[str, float]:
 
 
 def assert_same(model: nn.Module, path: Path) -> None:
-    """Make sure that the sparse way gives the weights, before it is weighed."""
+    """Check that the sparse way returns the weights, before it is measured."""
     for name, sparse in read_sparse(path).items():
         tensor = model.state_dict()[name]
         places = torch.from_numpy(sparse.places).long()
@@ -124,7 +124,7 @@ def main() -> None:
         dense = sum(tensor.nbytes for tensor in model.state_dict().values())
         nonzero = sum(int(torch.count_nonzero(tensor)) for tensor in model.state_dict().values())
         size = secateur.save(model, path, codec=options.codec, architecture="alexnet")
-        small = random_zeros_(models.build("lenet-5", seed=0), 0.1)
+        small = random_zeros_(networks.build("lenet-5", seed=0), 0.1)
         secateur.save(small, f"{path}.warm", codec=options.codec)
         assert_same(model, path)
         del model

@@ -1,10 +1,10 @@
-"""How long does a network of AlexNet's size take through the fast codec, and in how much memory? (two cores).
+"""How fast is the codec `rans` on a network of AlexNet's size, and how much memory does it take? (two cores).
 
 AlexNet's own shapes, 61 million weights, the per-layer sparsities of the paper's table 2, 32 values per layer; which
-weights are kept and their values are drawn at random. Timed is what a user calls: `secateur.save(…, codec="rans")`,
-which writes the file, and `secateur.load_state`, which reads it: the median of some calls, and the first call of a
-fresh process, whose peak memory is given, interpreter, torch and weights included. Rivals: torch's own file, which is
-not compressed, and zlib at its fastest.
+weights are kept and their values are drawn at random. The timed calls are those of a user: `secateur.save(…,
+codec="rans")` writes the file, and `secateur.load_state` reads it. Given are the median of some calls, and the first
+call of a fresh process with its peak memory, interpreter, torch and weights included. Rivals: torch's own file, which
+is not compressed, and zlib at its fastest setting.
 """
 
 import argparse
@@ -40,7 +40,7 @@ LIMITS = {"encode": 2.0, "decode": 1.0, "peak": 2.2}
 
 
 def alexnet() -> nn.ModuleDict:
-    """Return AlexNet's tensors, weights pruned and quantised, made in pieces so that nothing but them takes memory."""
+    """Return AlexNet's tensors, weights pruned and quantised, built in pieces to take no further memory."""
     layers, random = nn.ModuleDict(), np.random.default_rng(0)
     for name, (shape, density) in LAYERS.items():
         layer = layers[name] = nn.Module()

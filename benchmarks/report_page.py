@@ -1,10 +1,10 @@
-"""How long does the page of a run take, in how much memory, and how large is it? (one thread).
+"""How long does it take to write the page of a run, how much memory, and how large is the page? (one thread).
 
-Runs as `secateur compress` leaves them, with drawn weights: LeNet-300-100, and a network of AlexNet's shapes with 61
+Runs like those of `secateur compress`, with random weights: LeNet-300-100, and a network of AlexNet's shapes with 61
 million weights at the sparsities of the paper's table 2; 220 epochs of history, a checkpoint and a .cut file each. A
-page is written by a fresh process that has imported the library, Bokeh not included. Memory is the peak of that process
-above what it had before. Rival: reading the run's two weight files whole, which any page that does not go piece by
-piece would begin with.
+page is written by a fresh process that has imported the library, but not Bokeh. Memory is the peak of that process
+minus its memory before. Rival: reading the run's two weight files whole, as any page would that does not read them
+piece by piece.
 
 Limits: 3 s for LeNet-300-100; 10 s and 300 MB above the model for 61 million weights; 1.5 MB a page.
 """
@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import safetensors.torch
@@ -25,10 +24,13 @@ from rans_alexnet import LAYERS as ALEXNET
 from rans_alexnet import resident_bytes
 
 from secateur.encode import to_bytes
-from secateur.experiments.compress import Compression
-from secateur.experiments.job import Job, versions
-from secateur.experiments.rundir import RunDirectory
-from secateur.train.loop import TrainConfig
+from secateur.experiments.directory import RunDirectory
+from secateur.experiments.presets import run_name
+from secateur.experiments.versions import versions
+from secateur.job import Job
+from secateur.methods import FewValues, Manessi2018
+from secateur.results import FileResult, LayerResult, RunResult, StageResult, write
+from secateur.train.recipe import Recipe
 
 NETWORKS = {  # shape of every weight, and the share of it that is kept
     "lenet-300-100": {"fc1": ((300, 784), 0.053), "fc2": ((100, 300), 0.162), "fc3": ((10, 100), 0.881)},
@@ -39,9 +41,10 @@ EPOCHS, FINE_TUNE = 160, 60
 
 
 def write_run(root: Path, network: str) -> RunDirectory:
-    """Write what a finished run of `network` leaves, with weights drawn and cut at random."""
-    job = Job(network=network, train=TrainConfig(epochs=EPOCHS, fine_tune_epochs=FINE_TUNE))
-    directory = RunDirectory(root / job.name)
+    """Write the files of a finished run of `network`, with random pruned weights."""
+    methods = (Manessi2018(fine_tune_epochs=FINE_TUNE), FewValues())
+    job = Job(network=network, methods=methods, recipe=Recipe(epochs=EPOCHS))
+    directory = RunDirectory(root / run_name(job))
     directory.path.mkdir()
     before, after, layers, thresholds = {}, {}, [], {}
     random = torch.Generator().manual_seed(0)
@@ -52,38 +55,40 @@ def write_run(root: Path, network: str) -> RunDirectory:
         before[f"model:{name}.parametrizations.weight.0.threshold"] = torch.tensor([[threshold]])
         cut = torch.where(weight.abs() > threshold, weight.mul(64).round_().div_(64), 0.0)
         after[f"{name}.weight"] = cut
-        thresholds[f"{name}.weight"] = [threshold]
+        thresholds[f"{name}.weight"] = (threshold,)
         kept = int(cut.count_nonzero())
-        layers.append({"name": f"{name}.weight", "shape": list(shape), "weights": weight.numel(), "kept": kept})
+        layers.append(LayerResult(name=f"{name}.weight", shape=tuple(shape), weights=weight.numel(), kept=kept))
     safetensors.torch.save_file(before, directory.journal("train").checkpoint)
     safetensors.torch.save_file(after, directory.model)
-    weights, kept = (sum(layer[key] for layer in layers) for key in ("weights", "kept"))
-    facts = {
-        "job": asdict(job),
-        "validation": {"sibling": 1.9, "theta": 1.9, "raw": 2.0, "final": 1.8},
-        "validation_images": 5000,
-        "training_images": 55000,
-    }
-    counts = {"prunable": weights, "kept": kept, "parameters": weights, "parameters_kept": kept}
-    directory.write(directory.job, asdict(job))
-    directory.write(
-        directory.result,
-        {**facts, **counts, "layers": layers, "thresholds": thresholds, "seconds": {}, "versions": versions()},
+    directory.file.write_bytes(to_bytes(after, codec="rans"))
+    stages = {"train": EPOCHS, "fine-tune": FINE_TUNE}
+    for stage, epochs in stages.items():
+        lines = [epoch(stage, number, thresholds if stage == "train" else {}) for number in range(1, epochs + 1)]
+        directory.journal(stage).log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    weights, kept = sum(layer.weights for layer in layers), sum(layer.kept for layer in layers)
+    write(directory.job, job)
+    result = RunResult(
+        job=job,
+        errors={"sibling": 1.9, "theta": 1.9, "raw": 2.0, "pruned": 1.8, "file": 1.8},
+        weights=weights,
+        kept=kept,
+        layers=tuple(layers),
+        thresholds=thresholds,
+        parameters=weights,
+        parameters_kept=kept,
+        stages=tuple(StageResult(name=name, epochs=n, steps=430 * n, seconds=60.0) for name, n in stages.items()),
+        file=FileResult(bytes=directory.file.stat().st_size, dense_bytes=4 * weights),
+        training_images=55_000,
+        validation_images=5_000,
+        versions=versions(),
     )
-    for phase, epochs in (("train", EPOCHS), ("fine-tune", FINE_TUNE)):
-        lines = [json.dumps(epoch(number, thresholds if phase == "train" else {})) for number in range(1, epochs + 1)]
-        directory.journal(phase).log.write_text("\n".join(lines) + "\n")
-    file = directory.inside("compressed")
-    file.path.mkdir()
-    file.packed.write_bytes(to_bytes(after, codec="rans"))
-    sizes = {"bytes": file.packed.stat().st_size, "fp32_bytes": 4 * weights}
-    settings = {"job": asdict(job), "compression": asdict(Compression())}
-    file.write(file.file_record, {**settings, **sizes, "validation": {"pruned": 1.9, "decoded": 1.9}})
+    write(directory.result, result)
     return directory
 
 
-def epoch(number: int, thresholds: dict[str, list[float]]) -> dict[str, object]:
+def epoch(phase: str, number: int, thresholds: dict[str, tuple[float, ...]]) -> dict[str, object]:
     return {
+        "phase": phase,
         "epoch": number,
         "step": number * 430,
         "loss": 30 / number,
@@ -96,7 +101,7 @@ def epoch(number: int, thresholds: dict[str, list[float]]) -> dict[str, object]:
 
 
 def write_one(directory: RunDirectory) -> None:
-    """Write the page in this process and print what it took."""
+    """Write the page in this process and print time, memory and size."""
     torch.set_num_threads(1)
     from secateur.report.page import write_page
 
@@ -112,7 +117,7 @@ def write_one(directory: RunDirectory) -> None:
 
 
 def read_whole(directory: RunDirectory) -> None:
-    """Read both files of weights into memory, the rival, and print what it took."""
+    """Read both weight files into memory, which is the rival, and print time and memory."""
     torch.set_num_threads(1)
     before, started = resident_bytes("VmRSS"), time.perf_counter()
     states = [

@@ -13,7 +13,7 @@ from sparse_rivals import Table, check, parser
 from torch import Tensor, nn
 
 import secateur
-from secateur.experiments.speed import random_zeros_
+from secateur.experiments.subject import random_zeros_
 from secateur.measure.engines import Run, prepare
 
 LINEAR = {  # inputs, outputs, density, and the target at each batch size
@@ -76,8 +76,8 @@ def measure_convolutions(table: Table) -> None:
         if not any(map(table.wants, rows)):
             continue
         layer, x = convolution(layer_name)
-        engines = table.engines(layer, x)  # once: zeros make no difference to them
-        for name, density in sorted(rows.items(), key=lambda row: -row[1]):  # what is zero stays zero
+        engines = table.engines(layer, x)  # once: dense engines do not depend on zeros
+        for name, density in sorted(rows.items(), key=lambda row: -row[1]):  # zeros are only added
             if table.wants(name):
                 random_zeros_(layer, density)
                 at_least = CONVOLUTION_AT_LEAST[density]
@@ -106,7 +106,7 @@ def measure_threads(table: Table) -> None:
             run = prepare("eager", secateur.compile_sparse(layer, x), x).run
             check(name, run(x), prepare("eager", layer, x).run(x))
             runs[f"threads {threads}"] = on_threads(threads, run)
-        # By the wall: the time of the calling thread says nothing about the other.
+        # Wall clock, because the CPU time of the calling thread does not include the other thread.
         row = table.compare(name, runs, x, "threads 2", repeats=table.options.repeats, threads=2, clock="wall")
         reached = row["speedup"] >= TWO_THREADS_AT_LEAST
         row |= {"at_least": TWO_THREADS_AT_LEAST, "limit": TWO_THREADS_LIMIT, "reached": reached}

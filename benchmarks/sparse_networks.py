@@ -1,13 +1,13 @@
 """How much faster is a whole sparse network, and is any ever slower? (one thread).
 
 LeNet-300-100 and LeNet-5 as secateur prunes them: from a file (--lenet-300-100, --lenet-5: .cut, or the .safetensors of
-a run), else from the run of the preset `quick` below --runs, which is trained first if it is not there (minutes).
+a run), else from the run of the preset `quick` below --runs, which is trained first if it does not exist (minutes).
 ResNet-50 and VGG-16 with random weights, of which 90 % of those of convolutions are zero, and dense linear layers;
 ResNet-50 must be planned within 10 seconds. Then small networks at every density and batch size, none of which may
 become slower: a row of that sweep reaches its target if the upper end of the 95 % interval of its median does. Sparse,
 dense eager torch and ONNX Runtime (not in the sweep) take turns in one process; a ratio is the median over the turns.
-The limit is Amdahl's: the time of the dense network over its time if layers with zeros were free. What is fused with
-such a layer can pass it. An interrupted run keeps its rows, and --add measures the missing ones.
+The limit is Amdahl's: the time of the dense network over its time if layers with zeros were free. Operations
+fused with such a layer can exceed it. An interrupted run keeps its rows, and --add measures the missing ones.
 """
 
 import argparse
@@ -21,13 +21,14 @@ from sparse_rivals import CLOCKS, Table, parser
 from torch import Tensor, nn
 
 import secateur
-from secateur import models
-from secateur.experiments.job import load_model, run
+from secateur import networks
+from secateur.experiments.models import load_model
 from secateur.experiments.presets import preset
-from secateur.experiments.speed import random_zeros_
+from secateur.experiments.runner import run
+from secateur.experiments.subject import random_zeros_
 from secateur.measure import compare_latency, count
 from secateur.measure.latency import Clock
-from secateur.models.resnet import Bottleneck
+from secateur.networks.resnet import Bottleneck
 
 LENETS = {"lenet-300-100": {1: 6, 64: 12, 256: 10}, "lenet-5": {1: 4, 64: 4}}  # batch size: target
 SHARE_OF_LIMIT = {"lenet-5": 0.8}  # or that much of the limit
@@ -36,7 +37,7 @@ PLAN_S = {"resnet-50": 10.0}
 NEVER_BELOW = 0.98
 DENSITIES = (0.0, 0.01, 0.02, 0.05, 0.10, 0.20, 0.35, 0.50, 0.75, 1.0)
 BATCHES = (1, 4, 16, 64, 256)
-LIMIT_REPEATS = 20  # turns of what a limit is made of
+LIMIT_REPEATS = 20  # turns of the measurements behind a limit
 
 
 def separable() -> nn.Module:
@@ -54,8 +55,8 @@ def perceptron() -> nn.Module:
 
 
 SWEEP: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "lenet-300-100": (lambda: models.build("lenet-300-100", seed=0), (1, 28, 28)),
-    "lenet-5": (lambda: models.build("lenet-5", seed=0), (1, 28, 28)),
+    "lenet-300-100": (lambda: networks.build("lenet-300-100", seed=0), (1, 28, 28)),
+    "lenet-5": (lambda: networks.build("lenet-5", seed=0), (1, 28, 28)),
     "bottleneck": (lambda: Bottleneck(64, 16), (64, 14, 14)),
     "separable": (separable, (16, 14, 14)),
     "perceptron": (perceptron, (192,)),
@@ -72,20 +73,20 @@ def pruned_lenet(name: str, options: argparse.Namespace) -> nn.Module:
 
 
 class Recorded(nn.Module):
-    """Answer like a layer answered once, in no time."""
+    """Return the recorded output of a layer, in no time."""
 
     def __init__(self, answer: Tensor) -> None:
         super().__init__()
         self.answer = answer
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what was recorded."""
+        """Return the recorded output."""
         return self.answer
 
 
 def amdahl_limit(model: nn.Module, x: Tensor, clock: Clock) -> float:
     """Return the dense network's time over its time if layers with zeros were free."""
-    # What deepcopy is to take for the copy of a layer: a recording, or the layer itself.
+    # What deepcopy uses as the copy of a layer: a recording, or the layer itself.
     copies: dict[int, object] = {}
 
     def record(layer: nn.Module, _: object, answer: Tensor) -> None:
@@ -135,7 +136,7 @@ def measure_large(table: Table) -> None:
         name = f"{network}, 90% zeros in convolutions, batch 1"
         if not table.wants(name):
             continue
-        model = random_zeros_(models.build(network, seed=0).eval(), 0.10, kinds=(nn.Conv2d,))
+        model = random_zeros_(networks.build(network, seed=0).eval(), 0.10, kinds=(nn.Conv2d,))
         x = torch.randn(1, *model.input_shape)
         limit = amdahl_limit(model, x, CLOCKS[table.options.clock])
         engines = table.engines(model, x)
@@ -153,7 +154,7 @@ def measure_large(table: Table) -> None:
 
 
 def measure_sweep(table: Table) -> None:
-    """Look for a network that compiling makes slower."""
+    """Search for a network that is slower after compiling."""
     for network, (make, shape) in SWEEP.items():
         for batch in BATCHES:
             for density in DENSITIES:

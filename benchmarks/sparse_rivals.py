@@ -1,4 +1,4 @@
-"""A sparse network beside the engines that run it dense: measured in turns, printed as a row, kept as JSON."""
+"""A sparse network compared with engines that run it dense: measured in turns, printed as a row, saved as JSON."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import secateur
 from secateur.atomic import write_atomically
-from secateur.experiments.job import versions
+from secateur.experiments.versions import versions
 from secateur.measure import compare_latency
 from secateur.measure.engines import Engine, Run, prepare, prepare_all, require_same_answer
 from secateur.measure.latency import calls_per_turn, median_interval, turn
@@ -31,34 +31,34 @@ Times = dict[str, list[float]]  # of each rival, turn by turn
 def parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
     """Return the flags that both benchmarks share."""
     flags = argparse.ArgumentParser(description=description)
-    flags.add_argument("--only", default="", help="a regular expression: only the rows whose name it is found in")
+    flags.add_argument("--only", default="", help="a regular expression: measure only the rows whose names match")
     flags.add_argument("--repeats", type=int, default=repeats, help="turns of each rival, in each pass")
     flags.add_argument(
         "--passes",
         type=int,
         default=1,
-        help="how often to go through the table: neighbours on a shared machine come and go within seconds",
+        help="how often to measure the whole table: the load of a shared machine changes within seconds",
     )
     flags.add_argument(
         "--clock",
         choices=CLOCKS,
         default="wall",
-        help="cpu: time of the calling thread alone, for rows of one thread on a busy machine",
+        help="cpu: CPU time of the calling thread, for rows of one thread on a busy machine",
     )
     flags.add_argument(
         "--engines",
         nargs="*",
         choices=["onnxruntime", "compile"],
         default=["onnxruntime"],
-        help="besides eager torch; without a name, no other",
+        help="engines besides eager torch; none if no name is given",
     )
     flags.add_argument("--save", type=Path, help="write the table as JSON, after every row")
-    flags.add_argument("--add", action="store_true", help="keep the rows of that file, measure those it lacks")
+    flags.add_argument("--add", action="store_true", help="keep the rows of that file and measure the missing ones")
     return flags
 
 
 def processor() -> str:
-    """Return what the processor calls itself, as far as the system knows."""
+    """Return the model name of the processor, if the system knows it."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -66,12 +66,12 @@ def processor() -> str:
 
 
 class Table:
-    """Rows beside the number that each should reach: printed, and saved if wanted, as soon as they are measured."""
+    """Rows, each with its target: printed, and saved on request, as soon as they are measured."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.rows: dict[str, Row] = {}
-        # Of the rows of this process, from all passes so far.
+        # For the rows of this process, from all passes so far.
         self._times: dict[str, Times] = {}
         self._plans: dict[str, list[float]] = {}
         self._limits: dict[str, list[float]] = {}
@@ -90,10 +90,10 @@ class Table:
         self._has_printed = False
 
     def _continue(self) -> None:
-        """Begin with the rows that the file holds, if they were measured with what we are about to measure with."""
+        """Start with the rows in the file, if they were measured with the same versions on the same machine."""
         path = self.options.save
         if path is None:
-            raise SystemExit("--add adds to a file: say which one with --save")
+            raise SystemExit("--add needs a file to add to: name it with --save")
         if not path.exists():
             return
         saved = json.loads(path.read_text())
@@ -104,14 +104,14 @@ class Table:
     def _require_same(self, name: str, saved: str | None, ours: str) -> None:
         if saved != ours:
             path = self.options.save
-            raise SystemExit(f"{path} was measured with {name} {saved}, this is {ours}: begin anew, without --add")
+            raise SystemExit(f"{path} was measured with {name} {saved}, this is {ours}: start again without --add")
 
     def wants(self, name: str) -> bool:
-        """Tell whether a row is wanted and not there yet."""
+        """Return whether a row was requested and is not measured yet."""
         return name not in self._kept and re.search(self.options.only, name) is not None
 
     def engines(self, model: nn.Module, x: Tensor) -> dict[str, Engine]:
-        """Make the dense rivals ready, and remember why one cannot be had."""
+        """Prepare the dense rivals, and remember why one is not available."""
         found, missing = prepare_all(model, x, self.options.engines)
         for name, engine in found.items():
             self._require_same(name, self.versions.setdefault(name, engine.version), engine.version)
@@ -133,11 +133,11 @@ class Table:
         repeats: int | None = None,
         **facts: object,
     ) -> Row:
-        """Compile `model`, check its answer, time it in turns with its rivals, and add what was found.
+        """Compile `model`, check its answer, time it in turns with its rivals, and add the row.
 
-        The speed-up must be `at_least` that, or a share of the limit; `by_interval`, the upper end of its interval must
-        be that. Where twice the speed of eager torch is wanted, more than ONNX Runtime's is as well. `facts` are kept
-        with the row, and so is whatever it is judged by.
+        The target is a speed-up of `at_least`, or a share of the limit; with `by_interval`, the upper end of its
+        interval counts. If the target is twice the speed of eager torch or more, the network must also be faster than
+        ONNX Runtime. `facts` are saved with the row, and so is everything that decides whether the target is reached.
         """
         start = time.perf_counter()
         fast = secateur.compile_sparse(model, x)
@@ -147,7 +147,7 @@ class Table:
         runs = {"eager": eager.run, "sparse": sparse.run, **{rival: engine.run for rival, engine in engines.items()}}
         repeats, threads = repeats or self.options.repeats, torch.get_num_threads()
         row = self.compare(name, runs, x, "sparse", repeats=repeats, threads=threads, clock=self.options.clock)
-        # Of several passes the longest plan, and the median of limits that were measured as well.
+        # Over several passes: the longest planning time, and the median of the measured limits.
         plans, limits = self._plans.setdefault(name, []), self._limits.setdefault(name, [])
         plans.append(plan_s)
         limits += [] if limit is None else [limit]
@@ -170,7 +170,7 @@ class Table:
     def compare(
         self, name: str, runs: Mapping[str, Run], x: Tensor, ours: str, *, repeats: int, threads: int, clock: str
     ) -> Row:
-        """Time `runs` in turns: how many times as fast one of them is as each of the others, the first above all.
+        """Time `runs` in turns, and return how many times as fast `ours` is as each of the others.
 
         Ratios are taken within a turn, and the median over the turns of all passes counts, with its 95 % interval. The
         row says how it was measured: how many turns, of how many calls, on how many threads at most, by which clock.
@@ -218,20 +218,20 @@ class Table:
         return row
 
     def _save(self) -> None:
-        """Write what is there, whole or not at all: a run that is interrupted keeps its rows."""
+        """Write all rows, atomically: an interrupted run keeps its rows."""
         if self.options.save:
             content = {"rows": self.rows, "engines": self.versions, "missing": self.missing, **self.about}
             write_atomically(self.options.save, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
     def finish(self) -> None:
-        """Say how many rows reach their target, and which rivals were not there."""
+        """Print how many rows reach their target, and which rivals were not available."""
         print(f"{sum(row['reached'] for row in self.rows.values())} of {len(self.rows)} rows reach their target")
         for name, reason in self.missing.items():
-            print(f"without {name}: {reason}")
+            print(f"{name} was not measured: {reason}")
 
 
 def check(name: str, answer: Tensor, expected: Tensor) -> None:
-    """Refuse to time a wrong answer."""
+    """Exit if the answer is wrong: it is not worth timing."""
     try:
         require_same_answer(answer, expected, TOLERANCE)
     except ValueError as error:
@@ -239,8 +239,8 @@ def check(name: str, answer: Tensor, expected: Tensor) -> None:
 
 
 def take_turns(runs: Mapping[str, Run], x: Tensor, repeats: int, clock: str) -> tuple[Times, dict[str, int]]:
-    """Time `runs` in turns: the milliseconds of a call, in each turn, and how many calls a turn has."""
-    with torch.inference_mode():  # once, and not in every call of a small network
+    """Time `runs` in turns; return the milliseconds of a call in each turn, and the number of calls per turn."""
+    with torch.inference_mode():  # once, because entering it in every call would slow down a small network
         calls = {name: calls_per_turn(partial(run, x), CLOCKS[clock]) for name, run in runs.items()}
         turns = {name: turn(partial(run, x), calls[name]) for name, run in runs.items()}
         found = compare_latency(turns, repeats=repeats, warmup=3, clock=CLOCKS[clock], calls=calls)

@@ -1,8 +1,8 @@
-"""Learned thresholds in the Hugging Face Trainer: a small transformer, cut and saved.
+"""Learned thresholds in the Hugging Face Trainer: a small transformer, pruned and saved.
 
-The model keeps its class, so `Trainer` and `save_pretrained` know it. Two things change: the loss has the penalty,
-and the optimizer the groups. The task needs no download: which of two symbols occurs more often? Runs in less than a
-minute: pip install transformers accelerate; python examples/hugging_face_trainer.py
+The model keeps its class, so `Trainer` and `save_pretrained` work. Two things change: the loss includes the penalty,
+and the optimizer gets the parameter groups. The task needs no download: which of two symbols occurs more often? Runs in
+less than a minute: pip install transformers accelerate; python examples/hugging_face_trainer.py
 """
 
 from pathlib import Path
@@ -51,7 +51,7 @@ def network() -> BertForSequenceClassification:
 def main() -> None:
     set_seed(0)
     model = network()
-    # Position and token embeddings are tables to look things up in: they may stay as they are.
+    # Position and token embeddings are lookup tables and are not pruned here.
     secateur.build_sibling(model, layers={torch.nn.Embedding: None})
     optimizer = torch.optim.Adam(secateur.parameter_groups(model, lr=1e-3, rho=0.8, lambda_wd=1e-4))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / STEPS)
@@ -66,8 +66,8 @@ def main() -> None:
             logging_strategy="no",
             disable_tqdm=True,
             use_cpu=True,
-            # Trainer clips at 1 by default, all gradients together. The thresholds' gradient is a sum over whole
-            # layers: the weights' own would be scaled to nothing beside it, and decay would be all that is left.
+            # Trainer clips all gradients together at 1 by default. The gradient of a threshold is a sum over a
+            # whole layer, so the gradients of the weights would be scaled to almost nothing and only decay would act.
             max_grad_norm=0.0,
             dataloader_pin_memory=False,
         )

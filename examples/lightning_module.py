@@ -1,6 +1,6 @@
 """Learned thresholds in Lightning: the penalty in `training_step`, the groups in `configure_optimizers`.
 
-Nothing else changes, and no callback is needed; the one below only reports. Runs in half a minute:
+Nothing else changes. The callback below only prints progress. Runs in half a minute:
 pip install lightning; python examples/lightning_module.py
 """
 
@@ -29,14 +29,14 @@ class Digits(lightning.LightningModule):
         self.log("error", 100 * (self.net(x).argmax(1) != y).float().mean())
 
     def configure_optimizers(self):
-        # Adam, not AdamW, whose decay is not the paper's.
+        # Adam, not AdamW: its decoupled weight decay differs from the paper's.
         optimizer = torch.optim.Adam(secateur.parameter_groups(self.net, lr=1e-3, rho=0.3, lambda_wd=1e-3))
         epochs = self.trainer.max_epochs
         return [optimizer], [torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / epochs)]
 
 
 class Report(lightning.Callback):
-    """Say every ten epochs where the thresholds are and what a cut would leave."""
+    """Print the thresholds, and the ratio that a cut would give, every ten epochs."""
 
     def on_validation_epoch_end(self, trainer, module):
         if not trainer.sanity_checking and trainer.current_epoch % 10 == 9:

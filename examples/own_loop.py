@@ -1,7 +1,7 @@
-"""Thresholds in a training loop of your own: what changes, and what does not.
+"""Learned thresholds in your own training loop: what changes, and what does not.
 
-Three lines are marked with "secateur:". Everything else is a usual loop, with a scheduler, clipped gradients and a
-checkpoint that can be resumed. Runs in a quarter of a minute: python examples/own_loop.py
+Three lines are marked with "secateur:". Everything else is an ordinary loop, with a scheduler, clipped gradients and a
+checkpoint to resume from. Runs in a quarter of a minute: python examples/own_loop.py
 """
 
 from pathlib import Path
@@ -28,11 +28,11 @@ def main() -> None:
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU(), nn.Linear(100, 10)
     )
-    secateur.build_sibling(model)  # secateur: every weight is read through its threshold from now on
+    secateur.build_sibling(model)  # secateur: layers now read their weights through θ
     groups = secateur.parameter_groups(model, lr=1e-3, rho=0.4, lambda_wd=1e-3)  # secateur: thresholds at ρ·lr
     optimizer = torch.optim.Adam(groups)
     weights = [parameter for group in groups if "rho" not in group for parameter in group["params"]]
-    # One factor for all groups keeps the ratio of their rates; a schedule of absolute rates would destroy it.
+    # One factor for all groups keeps the ratio ρ of their rates; a schedule of absolute rates would overwrite it.
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 - epoch / EPOCHS)
 
     with TemporaryDirectory() as folder:
@@ -43,13 +43,13 @@ def main() -> None:
                 loss = loss + secateur.penalty(model, lambda_t=1e-2)  # secateur: pushes the thresholds up
                 optimizer.zero_grad()
                 loss.backward()
-                # Of the weights alone: the thresholds' gradient is a sum over whole layers and would drown theirs.
+                # Only the weights: the gradient of a threshold is a sum over a whole layer and would dominate the norm.
                 nn.utils.clip_grad_norm_(weights, 5.0)
                 optimizer.step()
             schedule.step()
-            # State dicts, as always: thresholds are parameters and travel with them.
+            # State dicts as usual: thresholds are parameters, so they are included.
             torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint)
-            if epoch == EPOCHS // 2:  # as if the process had been killed here and started again
+            if epoch == EPOCHS // 2:  # simulates a process that was killed here and restarted
                 saved = torch.load(checkpoint, weights_only=True)
                 model.load_state_dict(saved["model"])
                 optimizer.load_state_dict(saved["optimizer"])

@@ -1,7 +1,7 @@
-"""Prune a network that is trained already, starting from exactly what it computes.
+"""Prune a network that is already trained, starting from exactly the function it computes.
 
-With init="inverse" a sibling stores θ⁻¹(W), so that it reads θ(θ⁻¹(W)) = W: the first step starts from the accuracy you
-have. Runs in half a minute: python examples/pretrained.py
+With init="inverse" a sibling stores θ⁻¹(W), so that layers read θ(θ⁻¹(W)) = W and training starts at the accuracy of
+the trained network. Runs in half a minute: python examples/pretrained.py
 """
 
 import copy
@@ -36,7 +36,7 @@ def error(model):
 
 
 def pretrained():
-    """Stand in for your own: model.load_state_dict(torch.load("yours.pt", weights_only=True))."""
+    """Train a network; with your own, use model.load_state_dict(torch.load("yours.pt", weights_only=True))."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
@@ -55,14 +55,14 @@ def pretrained():
 
 def main() -> None:
     model = pretrained()
-    print(f"as it came: {count(model).prunable.weights:,} weights, error {error(model):.1f} %")
+    print(f"pretrained: {count(model).prunable.weights:,} weights, error {error(model):.1f} %")
 
-    # The last layer is small and reads all that is left: it may keep what it has.
+    # The last layer is small, so it is not pruned.
     config = secateur.SiblingConfig(init="inverse", alpha=50)
     sibling = secateur.build_sibling(copy.deepcopy(model), config, layers={"8": None})
     with torch.no_grad():
         change = (sibling(images[:100]) - model(images[:100])).abs().max().item()
-    print(f"as a sibling it answers the same: the largest difference is {change:.1e}")
+    print(f"the sibling computes the same function: the largest difference is {change:.1e}")
 
     optimizer = torch.optim.Adam(secateur.parameter_groups(sibling, lr=1e-3, rho=0.6, lambda_wd=1e-3))
     sibling.train()

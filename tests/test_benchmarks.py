@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from secateur.experiments.speed import random_zeros_
+from secateur.experiments.subject import random_zeros_
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))
@@ -123,9 +123,9 @@ def test_nothing_is_added_to_what_other_versions_measured(tmp_path):
     path = tmp_path / "table.json"
     table(path).add("a", ROW)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"torch": "1.0"}))
-    with pytest.raises(SystemExit, match=r"was measured with torch 1\.0, this is .*: begin anew, without --add"):
+    with pytest.raises(SystemExit, match=r"was measured with torch 1\.0, this is .*: start again without --add"):
         table(path, add=True)
-    with pytest.raises(SystemExit, match="--add adds to a file: say which one with --save"):
+    with pytest.raises(SystemExit, match="--add needs a file to add to: name it with --save"):
         table(None, add=True)
 
 
@@ -141,5 +141,5 @@ def test_an_engine_of_another_version_adds_nothing(tmp_path):
 
 def test_a_wrong_answer_ends_a_benchmark():
     check("a", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0001]))
-    with pytest.raises(SystemExit, match="a: the sparse network answers differently from the dense one"):
+    with pytest.raises(SystemExit, match="a: the output of the sparse network differs from the dense one"):
         check("a", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.1]))

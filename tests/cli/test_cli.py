@@ -66,7 +66,7 @@ def _with_a_published_reference(monkeypatch):
         ("prune lenet-5 --method few-values", 'there is no method "few-values": it is one of'),
         ("prune lenet-5 --method han2015 --rho 1", 'there is no flag "--rho": did you mean'),
         ("prune lenet-5 --data nowhere/photos", "nowhere/photos is not a folder: give one with a folder of pictures"),
-        ("pack", "MODEL.safetensors is missing: a plain model, or a run"),
+        ("pack", "MODEL.safetensors is missing: a plain model, pruned or not, or a run"),
         ("prune alexnet", "alexnet takes images of shape (3, 227, 227) only, got (1, 28, 28)"),
         ("prune lenet-5 --epochs many", '--epochs cannot be "many"'),
         ("prune lenet-5 --epochs 1.5", '--epochs cannot be "1.5"'),
