@@ -13,6 +13,7 @@ from typing import Any
 from secateur.methods.dense import Dense
 from secateur.methods.few_values import FewValues
 from secateur.methods.han2015 import Han2015
+from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Cautious, Method
 from secateur.plain_data import PlainDataError, from_plain, to_plain
@@ -39,6 +40,7 @@ METHODS: Table[type[Method]] = Table(
         Dense,
         Manessi2018,
         Han2015,
+        Magnitude,
         FewValues,
     ),
 )
