@@ -12,6 +12,7 @@ from typing import Any
 
 from secateur.methods.dense import Dense
 from secateur.methods.few_values import FewValues
+from secateur.methods.gradual_magnitude import GradualMagnitude
 from secateur.methods.han2015 import Han2015
 from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
@@ -41,6 +42,7 @@ METHODS: Table[type[Method]] = Table(
         Manessi2018,
         Han2015,
         Magnitude,
+        GradualMagnitude,
         FewValues,
     ),
 )
