@@ -15,6 +15,7 @@ from secateur.networks.alexnet import ALEXNET, AlexNet
 from secateur.networks.lenet import LENET_5, LENET_300_100, LeNet5, LeNet300100
 from secateur.networks.network import Network, Shape
 from secateur.networks.resnet import RESNET_50, ResNet50
+from secateur.networks.resnet_cifar import RESNET_20
 from secateur.networks.vgg import VGG16, VGG_16
 from secateur.table import Table
 
@@ -42,6 +43,7 @@ NETWORKS: Table[Network] = Table(
         ALEXNET,
         VGG_16,
         RESNET_50,
+        RESNET_20,
     ),
 )
 
