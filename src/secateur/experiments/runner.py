@@ -114,7 +114,7 @@ def _refuse_guessing(
     if sum(stage.epochs for stage in stages) and reached >= images.guessing_error:
         raise RunError(
             f"{directory.path}: after training the network is wrong on {reached:.1f} % of the validation images, no "
-            "better than guessing: lower the learning rate or rho, or prune less"
+            "better than guessing: lower the learning rate or rho, prune less, or train for more epochs"
         )
 
 
