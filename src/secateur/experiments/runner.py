@@ -101,7 +101,7 @@ def _begin(directory: RunDirectory, job: Job) -> None:
             start = replace(job, methods=job.methods[:number])
             other = RunDirectory(directory.path.parent / run_name(start))
             if not directory.has_started and other.is_finished and other.read_job() == start:
-                for path in (*other.logs(), *other.checkpoints()):  # a checkpoint counts on its log
+                for path in (*other.logs(), *other.checkpoints()):  # the log first: a checkpoint relies on it
                     write_atomically(directory.path / path.name, path.read_bytes())
     wait_for_all()
 

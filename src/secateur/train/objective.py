@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
+from secateur.train.recipe import require_not_negative
 from secateur.weights.function import ParameterGroup, WeightFunction, functions, given
 
 _ADDED_IN_FLOAT64 = 1 << 18
@@ -25,7 +26,7 @@ def parameter_groups(
     L_wd = λ_wd·‖W‖² acts on the raw weights; its gradient is 2·λ_wd·W, hence `weight_decay = 2·λ_wd`. A model without
     thresholds gets the first two groups only, so that a dense reference trains in the same way.
     """
-    _refuse_negative(lr=lr, rho=rho, lambda_wd=lambda_wd)
+    require_not_negative(lr=lr, rho=rho, lambda_wd=lambda_wd)
     treatments = _treatments(sibling, rho)
     members: dict[tuple[float, bool], list[nn.Parameter]] = {(1.0, True): [], (1.0, False): []}
     for parameter in sibling.parameters():
@@ -70,7 +71,7 @@ def penalty(sibling: nn.Module, lambda_t: float = 1e-2) -> Tensor:
     add their own terms, if they have any.
     """
     if not 0 <= lambda_t < math.inf:
-        _refuse_negative(lambda_t=lambda_t)
+        require_not_negative(lambda_t=lambda_t)
     found = functions(sibling)
     terms: list[tuple[Tensor, Tensor]] = []
     for function, chain in found:
@@ -129,9 +130,3 @@ def _warn_of_lost_settings(found: list[WeightFunction]) -> None:
     warnings.warn(message, stacklevel=3)
     for function in found:
         function.optimizer_groups = None
-
-
-def _refuse_negative(**settings: float) -> None:
-    for name, value in settings.items():
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} must be ≥ 0 and finite, got {value}")

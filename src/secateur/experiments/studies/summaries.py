@@ -53,7 +53,6 @@ class Row:
     layers: dict[str, Spread]
     steps: int
     seconds: Spread
-    dense_seconds: Spread
     training_images: int
 
 
@@ -87,7 +86,6 @@ def summarize(results: Path, preset_name: str, network: str, label: str | None =
         },
         steps=first.steps,
         seconds=mean_std(run.result.seconds for run in runs),
-        dense_seconds=mean_std(run.result.seconds for run in references.values()),
         training_images=first.training_images,
     )
 
