@@ -1,12 +1,12 @@
 """What peers get wrong: a sibling is cast, compiled, exported and shared like any other model."""
 
 import copy
-import io
 import operator
 import shutil
 
 import pytest
 import torch
+from siblings import gradients, sibling_at
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -17,28 +17,6 @@ from toy_networks import CASES, Attention, Recurrent, Tied, convolutional, mlp, 
 
 from secateur import build_sibling, learned_thresholds, parameter_groups, penalty, prune, theta
 from secateur.measure import count
-
-
-def sibling_at(threshold, model):
-    """Build a sibling whose thresholds all have this value."""
-    build_sibling(model)
-    for function in learned_thresholds(model).values():
-        nn.init.constant_(function.threshold, threshold)
-    return model
-
-
-def gradients(model, x, run=None):
-    """The gradients of a loss with the penalty, by parameter name; `run` computes the outputs instead of the model."""
-    model.zero_grad()
-    outputs = model(x) if run is None else run(x)
-    (outputs.square().mean() + penalty(model)).backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-
-
-def saved_bytes(model):
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    return file.tell()
 
 
 @pytest.mark.parametrize("case", ["mlp", "tied", "attention"])

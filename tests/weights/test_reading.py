@@ -5,6 +5,7 @@ import io
 
 import pytest
 import torch
+from siblings import saved_bytes, sibling_at
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from torch.testing import assert_close
@@ -12,28 +13,6 @@ from toy_networks import CASES, mlp, train
 
 from secateur import build_sibling, learned_thresholds, penalty, prune
 from secateur.networks import LeNet300100
-
-
-def sibling_at(threshold, model):
-    """Build a sibling whose thresholds all have this value."""
-    build_sibling(model)
-    for function in learned_thresholds(model).values():
-        nn.init.constant_(function.threshold, threshold)
-    return model
-
-
-def gradients(model, x, run=None):
-    """The gradients of a loss with the penalty, by parameter name; `run` computes the outputs instead of the model."""
-    model.zero_grad()
-    outputs = model(x) if run is None else run(x)
-    (outputs.square().mean() + penalty(model)).backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
-
-
-def saved_bytes(model):
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    return file.tell()
 
 
 @pytest.mark.parametrize("case", CASES)
