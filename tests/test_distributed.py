@@ -149,11 +149,11 @@ def test_the_runs_that_go_down_touch_zero_and_come_back(run):
 
 def test_two_ranks_compress_to_one_file(tmp_path):
     words = ["compress", "lenet-300-100", "--data", "digits", "--epochs", "1", "--quantize-epochs", "1"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "secateur", *words]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "-m", "secateur", *words, "--runs", str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command += ["--runs", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     (packed,) = (path for path in tmp_path.rglob("model.cut") if "dense" not in path.parent.name)
     assert done.stdout.count("First the dense network") == 1
     assert load(packed).input_shape == (1, 28, 28)
