@@ -14,13 +14,14 @@ ROOT = Path(secateur.__file__).parent
 
 # A part may import itself and the parts of the lines above its own.
 LAYERS = (
-    ("native", "nearest", "atomic", "plain_data"),
+    ("native", "nearest", "atomic", "plain_data", "budget"),
     ("table",),
     ("theta", "kmeans", "rate", "encode", "graph"),
     ("theta_autograd",),
     ("weights",),
     ("functions",),
     ("sibling", "prune", "quantize", "train"),
+    ("pruner",),
     ("measure", "data", "networks"),
     ("files", "methods"),
     ("run",),

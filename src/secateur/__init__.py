@@ -8,12 +8,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from secateur.budget import Budget
     from secateur.encode import FormatError, load_state
     from secateur.files import load, save
     from secateur.functions.threshold import LearnedThreshold, learned_thresholds
     from secateur.job import InputConfig, Job
     from secateur.methods import Method
     from secateur.prune import keep_zeros, prune
+    from secateur.pruner import Pruner
     from secateur.quantize import QuantizeConfig, coded_bits, freeze, quantize
     from secateur.run import Plan, compile_sparse, load_sparse
     from secateur.sibling import SiblingConfig, Target, build_sibling, targets
@@ -24,12 +26,14 @@ if TYPE_CHECKING:
     from secateur.weights.reading import settle
 
 __all__ = [
+    "Budget",
     "FormatError",
     "InputConfig",
     "Job",
     "LearnedThreshold",
     "Method",
     "Plan",
+    "Pruner",
     "QuantizeConfig",
     "Recipe",
     "SiblingConfig",
@@ -68,6 +72,8 @@ _HOMES = {
     "functions.threshold": ("LearnedThreshold", "learned_thresholds"),
     "sibling": ("SiblingConfig", "Target", "build_sibling", "targets"),
     "train": ("Recipe", "Stage", "parameter_groups", "penalty"),
+    "budget": ("Budget",),
+    "pruner": ("Pruner",),
     "prune": ("keep_zeros", "prune"),
     "quantize": ("QuantizeConfig", "coded_bits", "freeze", "quantize"),
     "encode": ("FormatError", "load_state"),

@@ -82,12 +82,9 @@ def build_sibling(
     leaving a layer alone; of several that match, a tensor name beats a module name beats a type, and the longer
     name or the nearer type wins. Tensors of layers we do not know, and biases, are included by naming them.
     """
-    chosen = list(_tensors(model, config or SiblingConfig(), layers or {}))
-    for tensor, _ in chosen:  # all of them before the first change: a refused model stays as it was
-        _refuse_unusable(tensor)
-    for tensor, rule in chosen:
+    for tensor, rule in chosen_tensors(model, config or SiblingConfig(), layers or {}):
         weight = tensor.stored
-        threshold = _initial_threshold(weight.detach(), _threshold_shape(tensor, rule.granularity), rule)
+        threshold = _initial_threshold(weight.detach(), threshold_shape(tensor, rule.granularity), rule)
         if rule.init == "inverse":
             with torch.no_grad():
                 weight.copy_(theta_inverse(weight, threshold, rule.alpha))
@@ -95,12 +92,25 @@ def build_sibling(
     return model
 
 
+def chosen_tensors(
+    model: nn.Module, config: SiblingConfig, layers: LayerRules
+) -> list[tuple[NetworkTensor, SiblingConfig]]:
+    """Return the tensors to prune, each with its rule; raise a ValueError for a model that cannot be pruned like this.
+
+    Raised before the first change: a refused model stays as it was.
+    """
+    chosen = list(_tensors(model, config, layers))
+    for tensor, _ in chosen:
+        _refuse_unusable(tensor)
+    return chosen
+
+
 def targets(
     model: nn.Module, config: SiblingConfig | None = None, *, layers: LayerRules | None = None
 ) -> tuple[Target, ...]:
     """Return what `build_sibling` would prune, without touching the model."""
     return tuple(
-        Target(tensor.names, tuple(tensor.stored.shape), math.prod(_threshold_shape(tensor, rule.granularity)), rule)
+        Target(tensor.names, tuple(tensor.stored.shape), math.prod(threshold_shape(tensor, rule.granularity)), rule)
         for tensor, rule in _tensors(model, config or SiblingConfig(), layers or {})
     )
 
@@ -124,7 +134,7 @@ def _tensors(
             yield tensor, rule
 
 
-def _threshold_shape(tensor: NetworkTensor, granularity: Granularity) -> tuple[int, ...]:
+def threshold_shape(tensor: NetworkTensor, granularity: Granularity) -> tuple[int, ...]:
     """Return a shape that broadcasts over the weight, one entry per threshold."""
     module, weight = tensor.places[0].module, tensor.stored
     if granularity == "paper":

@@ -18,9 +18,11 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from secateur import native
-from secateur.theta import theta_and_norm, theta_gradients
+from secateur.theta import hard_theta, theta_and_norm, theta_gradients
 
 Layout: TypeAlias = tuple[int, int, int]
+
+_SMALLEST_THRESHOLD = 1e-20  # its reciprocal times a weight is still finite in float32
 
 
 def theta(weight: Tensor, threshold: Tensor, alpha: float) -> Tensor:
@@ -44,6 +46,21 @@ def theta_with_norm(weight: Tensor, threshold: Tensor, alpha: float, *, project:
         project_(threshold)
     out, norm = _Theta.apply(weight, threshold, alpha, shape, True, project)  # type: ignore[no-untyped-call]  # torch's apply
     return out, norm
+
+
+def hard_theta_with_slopes(weight: Tensor, threshold: Tensor, sharpness: float) -> Tensor:
+    """Return θ̄(W; t), exactly the weights with |w| ≥ t, with the gradients of θ^α(W; t) by W and by t.
+
+    α = `sharpness` / t, the mean t if there are several: θ then looks the same at every scale of weights. Weights just
+    below t get nearly the whole gradient and can come back, those near zero next to none.
+    """
+    shape = usable_layout(weight, threshold)
+    return cast(Tensor, _HardTheta.apply(weight, threshold, sharpness, shape))  # type: ignore[no-untyped-call]  # torch's apply
+
+
+def alpha_of(threshold: Tensor, sharpness: float) -> Tensor:
+    """Return α = `sharpness` / t, for the mean of several thresholds; at t = 0 a finite number, where θ is w anyway."""
+    return sharpness / threshold.detach().mean().clamp(min=_SMALLEST_THRESHOLD)
 
 
 def project_(threshold: Tensor) -> None:
@@ -94,6 +111,27 @@ class _Theta(torch.autograd.Function):
             slope = 0.0 if norm_grad is None else norm_grad.item()
             grads = native_backward(grad, slope, weight, threshold, ctx.alpha, ctx.shape, needs=needs)
         return *(own if needed else None for own, needed in zip(grads, needs, strict=True)), *nothing[2:]
+
+
+class _HardTheta(torch.autograd.Function):
+    """θ̄ forward, the derivatives of θ backward."""
+
+    @staticmethod
+    def forward(ctx, weight, threshold, sharpness, shape):  # type: ignore[no-untyped-def]  # torch's protocol
+        ctx.sharpness, ctx.shape = sharpness, shape
+        ctx.save_for_backward(weight, threshold)
+        return hard_theta(weight, threshold.to(weight.dtype))
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]  # torch's protocol
+        weight, threshold = ctx.saved_tensors
+        grad = grad.to_dense() if grad.is_sparse else grad  # sparse: of an Embedding with sparse=True
+        alpha, needs = alpha_of(threshold, ctx.sharpness), ctx.needs_input_grad[:2]
+        if ctx.shape is None:
+            grads = _fused(theta_gradients, weight)(grad, None, weight, threshold, alpha)
+        else:
+            grads = native_backward(grad, 0.0, weight, threshold, alpha.item(), ctx.shape, needs=needs)
+        return *(own if needed else None for own, needed in zip(grads, needs, strict=True)), None, None
 
 
 class Inputs:

@@ -6,7 +6,7 @@ import io
 import re
 from abc import ABC, abstractmethod
 from contextlib import redirect_stderr
-from dataclasses import fields
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, cast, get_args
 
@@ -107,8 +107,8 @@ def flags(command: type) -> list[str]:
     """Return every flag of a command, those of nested configurations included."""
     found = []
     for entry in fields(command):
-        if isinstance(entry.default_factory, type):
-            found += flags(entry.default_factory)
+        if entry.default_factory is not MISSING and is_dataclass(nested := entry.default_factory()):
+            found += flags(type(nested))
         elif "Positional" not in str(entry.type):
             found.append(f"--{entry.name.replace('_', '-')}")
     return found

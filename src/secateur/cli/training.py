@@ -17,6 +17,7 @@ from torch import nn
 from typing_extensions import Doc, Self, override
 
 from secateur import data, networks
+from secateur.budget import Budget
 from secateur.cli.complaints import MOST_THREADS, require_at_least, usable_threads, usage
 from secateur.cli.finish import finish, leave_speed
 from secateur.cli.flags import Command, DataRoot, Json, KeptIn, flags, named, optional, parse
@@ -26,7 +27,7 @@ from secateur.experiments.presets import has_preset, preset, preset_names, run_n
 from secateur.experiments.reference import needs_training
 from secateur.experiments.runner import run
 from secateur.job import Coding, InputConfig, Job
-from secateur.methods import METHODS, FewValues, Method, first_methods
+from secateur.methods import METHODS, Budgeted, FewValues, Method, first_methods
 from secateur.nearest import require_one_of
 from secateur.plain_data import to_plain
 from secateur.report.terminal import Watcher, say, summary_table
@@ -246,11 +247,32 @@ def _start(words: list[str], network: str | None) -> Job:
     require_one_of("preset", preset_name, preset_names())
     if method_name is not None:
         require_one_of("method", method_name, first_methods())
+    budget = _budget(words)
+    if budget is not None and method_name is None:
+        method_name = Budgeted.name
     some = next(name for name in networks.NETWORKS if has_preset(preset_name, name))
     job = preset(preset_name, network or some, to_file=True)
     if method_name is not None and METHODS[method_name] is not type(job.methods[0]):
         job = job.with_method(METHODS[method_name]())
+    if budget is not None and isinstance(job.methods[0], Budgeted):
+        job = replace(job, methods=(replace(job.methods[0], budget=budget), *job.methods[1:]))
     return job
+
+
+def _budget(words: list[str]) -> Budget | None:
+    """Return the budget among the words, if there is one: it takes the place of the preset's, whatever that is in.
+
+    A value that is no number is left to the parser, and so is a second budget.
+    """
+    for name, kind in (("ratio", float), ("sparsity", float), ("bytes", int), ("error_increase", float)):
+        value = _value(words, f"--{name.replace('_', '-')}")
+        if value is not None:
+            try:
+                number = kind(value)
+            except ValueError:
+                return Budgeted().budget
+            return Budget(**{name: number})  # type: ignore[arg-type]  # bytes are an int
+    return None
 
 
 def _value(words: list[str], flag: str) -> str | None:

@@ -48,7 +48,7 @@ class LearnedThreshold(WeightFunction):
         self._left = norm, threshold
         return mapped
 
-    def penalty(self, weight: Tensor) -> Tensor:
+    def penalty(self, weight: Tensor) -> Tensor | None:
         """Return Σ|θ|, whose gradient reaches the threshold alone: that of the last forward if it is still valid.
 
         A norm serves once. Each tensor counts once, however often the forward has read it.
@@ -61,13 +61,10 @@ class LearnedThreshold(WeightFunction):
 
     def settle(self, weight: Tensor) -> Tensor:
         """Return the weights with |θ| ≥ `cutoff`, as θ or at their raw values, and exact zeros for the others."""
+        self._refuse_divergence(weight)
         threshold = self.threshold.detach()
-        if not torch.isfinite(threshold).all():
-            raise ValueError(f"has the threshold {_range(threshold)}: training diverged, lower rho or lr")
         with torch.no_grad():
             mapped = theta(weight, threshold, self.alpha)
-        if not torch.isfinite(mapped).all():
-            raise ValueError("holds NaN or infinite weights: training diverged, lower the learning rate")
         kept = mapped.abs() >= max(self.cutoff, torch.finfo(mapped.dtype).tiny)
         if not kept.any() and not self.allow_empty:
             raise ValueError(
@@ -76,6 +73,12 @@ class LearnedThreshold(WeightFunction):
                 "rate term or for fewer epochs, or allow it: prune(…, allow_empty=True)"
             )
         return torch.where(kept, mapped if self.survivors == "theta" else weight, torch.zeros_like(weight))
+
+    def _refuse_divergence(self, weight: Tensor) -> None:
+        if not torch.isfinite(self.threshold).all():
+            raise ValueError(f"has the threshold {_range(self.threshold)}: training diverged, lower rho or lr")
+        if not torch.isfinite(weight).all():
+            raise ValueError("holds NaN or infinite weights: training diverged, lower the learning rate")
 
     def groups(self, rho: float) -> list[FunctionGroup]:
         """Return the threshold at ρ times the weights' learning rate, without decay."""

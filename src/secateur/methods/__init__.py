@@ -10,6 +10,7 @@ from abc import ABCMeta
 from collections.abc import Mapping
 from typing import Any
 
+from secateur.methods.budgeted import Budgeted
 from secateur.methods.dense import Dense
 from secateur.methods.few_values import FewValues
 from secateur.methods.gradual_magnitude import GradualMagnitude
@@ -22,6 +23,7 @@ from secateur.table import Table
 
 __all__ = [
     "METHODS",
+    "Budgeted",
     "Cautious",
     "Dense",
     "FewValues",
@@ -40,6 +42,7 @@ METHODS: Table[type[Method]] = Table(
     (
         Dense,
         Manessi2018,
+        Budgeted,
         Han2015,
         Magnitude,
         GradualMagnitude,

@@ -1,0 +1,104 @@
+"""A threshold that follows from a budget: a layer reads exactly the weights that would survive the cut now.
+
+The layer reads θ̄(w; t), and the gradients by w and by t are those of the paper's θ. What is trained is what is kept,
+and a weight below t can come back. `secateur.Pruner` sets t; formulas are at the head of `secateur.pruner`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from secateur.functions.threshold import LearnedThreshold, learned_thresholds
+from secateur.rate import plain_bits
+from secateur.theta import hard_theta
+from secateur.theta_autograd import alpha_of, hard_theta_with_slopes, theta_with_norm
+from secateur.weights.function import FunctionGroup
+
+# αt, the sharpness of θ in units of t: chosen on validation images of LeNet-300-100 (docs/results.md).
+SHARPNESS = 8.0
+
+
+class SolvedThreshold(LearnedThreshold):
+    """A layer reads the weights with |w| ≥ threshold, and the threshold is scale · unit · exp(relative).
+
+    `unit` is the root mean square of the weights at the beginning, `relative` is learned for this layer or filter, and
+    `scale` is the same in all layers: it is solved so that the network as a whole meets its budget.
+    """
+
+    cutoff = 0.0
+    solved: Tensor  # what the threshold was set to: an optimizer that trains all parameters alike moves that
+    unit: Tensor
+    relative: Tensor
+    moments: Tensor  # of the gradient by `relative`: its mean, its mean square, and the means of g and h
+    gradient: Tensor  # ∂L₀/∂t, added up since the last update
+    counts: Tensor  # steps so far, steps since the last update, updates so far
+
+    def __init__(self, weight: Tensor, shape: tuple[int, ...]) -> None:
+        kind = torch.promote_types(weight.dtype, torch.float32)
+        zeros = torch.zeros(shape, dtype=kind, device=weight.device)
+        super().__init__(zeros, SHARPNESS)
+        self.register_buffer("solved", zeros.clone())
+        self.register_buffer("unit", weight.detach().to(kind).square().mean().sqrt())
+        self.register_buffer("relative", zeros.clone())
+        self.register_buffer("moments", torch.zeros(4, *shape, dtype=kind, device=weight.device))
+        self.register_buffer("gradient", zeros.clone())
+        self.register_buffer("counts", torch.zeros(3, dtype=torch.int64))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return the weights with |w| ≥ threshold; the others are zero, and all of them have θ's gradient."""
+        if not torch.is_grad_enabled() or torch.compiler.is_exporting():
+            return hard_theta(weight, self.threshold.to(weight.dtype))
+        return hard_theta_with_slopes(weight, self.threshold, self.alpha)
+
+    def penalty(self, weight: Tensor) -> None:
+        """Return nothing: the multiplier of Σ|θ| follows from the budget, and acts on `relative` alone."""
+
+    def settle(self, weight: Tensor) -> Tensor:
+        """Return the weights with |w| ≥ threshold, and exact zeros for the others."""
+        self._refuse_divergence(weight)
+        kept = hard_theta(weight.detach(), self.threshold.detach().to(weight.dtype))
+        if not kept.any() and not self.allow_empty:
+            raise ValueError(
+                f"would lose all of its {weight.numel():,} weights: the threshold was not set since they shrank; call "
+                "Pruner.step() after every step of the optimizer"
+            )
+        return kept
+
+    def norm_slope(self, weight: Tensor) -> Tensor:
+        """Return ∂Σ|θ|/∂t for the given weights, at least one of every threshold."""
+        threshold = self.threshold.detach().clone().requires_grad_()
+        alpha = alpha_of(threshold, self.alpha).item()
+        with torch.enable_grad():
+            norm = theta_with_norm(weight.detach(), threshold, alpha)[1]
+        [slope] = torch.autograd.grad(norm, threshold)
+        return slope
+
+    def groups(self, rho: float) -> list[FunctionGroup]:
+        """Return the threshold at a learning rate of zero: its gradient is wanted, and `Pruner` sets it."""
+        return [FunctionGroup([self.threshold], 0.0, False)]
+
+    def after_step(self, weight: Tensor) -> None:
+        """Remember the gradient by the threshold until the next update, and undo what the optimizer did to it."""
+        if self.threshold.grad is not None:
+            self.gradient += self.threshold.grad
+            self.counts[1] += 1
+        self.threshold.copy_(self.solved)
+
+    def bits(self, weight: Tensor) -> Tensor:
+        """Return the bits of the weights that would be kept, as they are; no gradient can change these."""
+        with torch.no_grad():
+            return plain_bits(hard_theta(weight, self.threshold))
+
+    def is_stuck(self, weight: Tensor) -> bool:
+        """Return False: the threshold is where the budget wants it."""
+        return False
+
+    def extra_repr(self) -> str:
+        """Show the sharpness and the number of thresholds."""
+        return f"sharpness={self.alpha:g}, thresholds={self.threshold.numel()}"
+
+
+def solved_thresholds(model: torch.nn.Module) -> dict[str, SolvedThreshold]:
+    """Return the solved thresholds of a network by tensor name, those of tied tensors once, under their first name."""
+    return {name: each for name, each in learned_thresholds(model).items() if isinstance(each, SolvedThreshold)}

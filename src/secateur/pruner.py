@@ -1,0 +1,227 @@
+"""A budget in the paper's own terms: the number of weights is given, and λ_t is the multiplier of that constraint.
+
+The paper's loss is L₀(θ(W; t)) + λ_t·Σ_l‖θ(W_l; t_l)‖₁ with λ_t given and the sparsity an outcome. Here it is turned
+round. With u_l the root mean square of layer l's weights at the beginning,
+
+    t_l = s·u_l·exp(r_l),    Σ_l r_l = 0,    α_l = c/t_l
+
+    s    is solved so that as many weights have |w| ≥ t as the schedule wants:  kept = N·ratio^(−p/ramp), then constant
+    λ_t  = −Σ_l g_l / Σ_l h_l    with  g_l = t_l·∂L₀/∂t_l  and  h_l = t_l·∂‖θ_l‖₁/∂t_l:  the loss is stationary in s
+    r_l  descends  g_l + λ_t·h_l:  layers compete for the budget through the paper's own L_t
+
+p is the share of the training that is done. Layers read θ̄, the weights that would be kept, and both gradients are those
+of θ (`hard_theta_with_slopes`), so that nothing changes at the cut. No constant depends on the network, the optimizer
+or its learning rate: gradients count by their signs and ratios only, and every length is in units of u or t.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from secateur.budget import Budget
+from secateur.functions.solved_threshold import SolvedThreshold
+from secateur.sibling import Granularity, LayerRules, SiblingConfig, chosen_tensors, threshold_shape
+from secateur.weights.reading import attach
+from secateur.weights.tensors import tensors
+
+_RAMP = 0.5  # share of the training after which no further weight is cut
+_LARGEST_INTERVAL, _UPDATES = 50, 100  # steps between two updates at most, and how many updates there are at least
+# r moves by _TRAVEL/√updates at an update: noise takes it about _TRAVEL far in all, a steady gradient √updates as far.
+_TRAVEL = 0.15
+_NEXT_TO_NOTHING = 1e-3  # of the largest gradient by r: a smaller one moves its r in proportion, not at full speed
+_SAMPLE = 1 << 19  # weights that s is solved on before the last step; then all of them
+_MEAN, _MEAN_SQUARE, _SLOW = 0.8, 0.98, 0.8  # what the running means keep at an update
+
+
+class Pruner:
+    """Prunes a network to a budget while it trains, in any loop: call `step` after every step of the optimizer.
+
+        pruner = Pruner(model, Budget(ratio=20), steps=len(loader) * epochs)
+        …
+            optimizer.step()
+            pruner.step()
+        plain = prune(model)
+
+    The layers that `build_sibling` would choose read their weights through a `SolvedThreshold`, in place; `layers` and
+    `granularity` are those of `build_sibling`. A network that has these already, such as one whose training goes on, is
+    taken as it is. All that changes is part of the network's state dict.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        budget: Budget,
+        *,
+        steps: int | None = None,
+        granularity: Granularity = "layer",
+        layers: LayerRules | None = None,
+    ) -> None:
+        if steps is not None and steps < 1:
+            raise ValueError(f"steps must be the number of all steps of the training, at least 1, got {steps}")
+        self.budget, self.steps = budget, steps
+        if not any(tensor.has(SolvedThreshold) for tensor in tensors(model)):
+            _attach(model, SiblingConfig(granularity=granularity), layers or {})
+        self._pruned = [
+            _Pruned(tensor.name, tensor.stored, function)
+            for tensor in tensors(model)
+            if (function := tensor.function(SolvedThreshold)) is not None
+        ]
+        self.weights = sum(each.weight.numel() for each in self._pruned)
+        ratio = budget.final_ratio
+        assert ratio is not None  # others are not here yet
+        least = sum(each.least for each in self._pruned)
+        if self.weights / ratio < least:
+            raise ValueError(
+                f"{budget} would keep {self.weights / ratio:.3g} of {self.weights:,} weights: layers need at least the "
+                f"cube root of their weights, {least:,} in all, so {self.weights / least:.4g}× is the most"
+            )
+        self.ratio = ratio
+
+    def step(self) -> None:
+        """Take the gradients of the thresholds, before they are set to zero, and move the thresholds."""
+        if self.steps is None:
+            raise ValueError("step() needs the number of all steps: Pruner(model, budget, steps=len(loader) * epochs)")
+        with torch.no_grad():
+            for each in self._pruned:
+                if each.function.threshold.grad is None:
+                    raise ValueError(
+                        f'"{each.name}": its threshold has no gradient: call Pruner.step() after backward() and before '
+                        "zero_grad(), and let the loss depend on every layer"
+                    )
+                each.function.after_step(each.weight)
+            done = int(self._pruned[0].function.counts[0]) + 1
+            for each in self._pruned:
+                each.function.counts[0] = done
+        self.advance(done, max(done, self.steps))
+
+    @torch.no_grad()
+    def advance(self, done: int, total: int) -> None:
+        """Move the thresholds to where they belong after `done` of `total` steps; gradients were taken already."""
+        interval = max(1, min(total // _UPDATES, _LARGEST_INTERVAL))
+        if done % interval and done != total:
+            return
+        progress = min(done / total, 1.0)
+        if done < total:
+            self._learn(progress, max(total // interval, 1))
+        self._solve(self.wanted(progress), exact=done >= total)
+
+    def wanted(self, progress: float) -> float:
+        """Return how many weights the schedule keeps after a share of the training."""
+        return self.weights * math.exp(-math.log(self.ratio) * min(1.0, progress / _RAMP))
+
+    @property
+    def kept(self) -> int:
+        """How many weights would be kept if the network were cut now."""
+        return sum(int((each.weight.detach().abs() >= each.function.threshold).sum()) for each in self._pruned)
+
+    def _learn(self, progress: float, updates: int) -> None:
+        """Move the relative thresholds by one step of gradient descent."""
+        functions = [each.function for each in self._pruned]
+        slopes, prices = [], []  # g and h
+        for each in self._pruned:
+            function, threshold = each.function, each.function.threshold
+            mean = function.gradient / function.counts[1].clamp(min=1)
+            slopes.append(mean.nan_to_num(0.0, 0.0, 0.0) * threshold)  # a loss scaler skips steps with infinite ones
+            prices.append(each.norm_slope() * threshold)
+            function.gradient.zero_()
+            function.counts[1] = 0
+            function.counts[2] += 1
+        for function, slope, price in zip(functions, slopes, prices, strict=True):
+            function.moments[2].lerp_(slope, 1 - _SLOW)
+            function.moments[3].lerp_(price, 1 - _SLOW)
+        total_price = sum(float(function.moments[3].sum()) for function in functions)
+        if total_price == 0:  # the thresholds are still so low that no weight is near them
+            return
+        multiplier = -sum(float(function.moments[2].sum()) for function in functions) / total_price
+        rate = _TRAVEL / math.sqrt(updates) * (1 + math.cos(math.pi * progress)) / 2
+        for function, slope, price in zip(functions, slopes, prices, strict=True):
+            descent = slope + multiplier * price
+            function.moments[0].lerp_(descent, 1 - _MEAN)
+            function.moments[1].lerp_(descent.square(), 1 - _MEAN_SQUARE)
+        number = int(functions[0].counts[2])
+        means = [function.moments[0] / (1 - _MEAN**number) for function in functions]
+        sizes = [(function.moments[1] / (1 - _MEAN_SQUARE**number)).sqrt() for function in functions]
+        least = _NEXT_TO_NOTHING * max(float(size.max()) for size in sizes)
+        for function, mean, size in zip(functions, means, sizes, strict=True):
+            function.relative -= rate * mean / size.clamp(min=max(least, torch.finfo(size.dtype).tiny))
+        centre = sum(float(function.relative.sum()) for function in functions)
+        centre /= sum(function.relative.numel() for function in functions)
+        for function in functions:
+            function.relative -= centre
+
+    def _solve(self, wanted: float, *, exact: bool) -> None:
+        """Set all thresholds to one scale s, so that about `wanted` weights, or exactly that many, are kept."""
+        stride = 1 if exact else math.ceil(self.weights / _SAMPLE)
+        sizes = [each.relative_sizes() for each in self._pruned]
+        for each, size in zip(self._pruned, sizes, strict=True):
+            if not size.sum().isfinite():
+                raise FloatingPointError(f'"{each.name}" became NaN or infinite: lower the learning rate')
+        if exact:
+            sizes = [each.with_least(size) for each, size in zip(self._pruned, sizes, strict=True)]
+        sample = torch.cat([size.flatten()[::stride] for size in sizes])
+        keep = max(1, min(round(wanted / stride), len(sample)))
+        scale = sample.kthvalue(len(sample) - keep + 1).values
+        for each, size in zip(self._pruned, sizes, strict=True):
+            each.set_threshold(scale, size, exact=exact)
+
+
+@dataclass(frozen=True)
+class _Pruned:
+    """A stored weight and its threshold."""
+
+    name: str
+    weight: Tensor
+    function: SolvedThreshold
+
+    def relative_sizes(self) -> Tensor:
+        """Return |w| / (u·exp(r)), which is compared with s."""
+        function, weight = self.function, self.weight.detach()
+        unit = function.unit.clamp(min=torch.finfo(function.unit.dtype).tiny)
+        return weight.abs().to(unit.dtype) / (unit * function.relative.exp())
+
+    @property
+    def least(self) -> int:
+        """How many weights the layer keeps in any case, ∛n: an empty layer would pass nothing on, and never recover."""
+        return math.ceil(math.pow(self.weight.numel(), 1 / 3))
+
+    def with_least(self, sizes: Tensor) -> Tensor:
+        """Return the sizes with those of the weights that are kept in any case set to infinity."""
+        flat = sizes.flatten()
+        return flat.scatter(0, flat.topk(self.least).indices, torch.inf).view(sizes.shape)
+
+    def set_threshold(self, scale: Tensor, sizes: Tensor, *, exact: bool) -> None:
+        """Set t = s·u·exp(r), or lower if the layer would keep too little.
+
+        If it has to be `exact`, t is the smallest weight kept: weights gather at the threshold, and rounding would
+        decide about them.
+        """
+        function = self.function
+        threshold = scale * function.unit * function.relative.exp()
+        kept = sizes >= scale
+        if exact or int(kept.sum()) < self.least:
+            kept = self.with_least(sizes) >= scale
+            size = torch.where(kept, self.weight.detach().abs().to(threshold.dtype), torch.inf)
+            shared = [dim for dim, length in enumerate(threshold.shape) if length == 1]
+            smallest = size.amin(shared, keepdim=True) if shared else size
+            threshold = torch.where(smallest.isfinite(), smallest, threshold)
+        function.solved.copy_(threshold)
+        function.threshold.copy_(threshold)
+
+    def norm_slope(self) -> Tensor:
+        """Return ∂‖θ‖₁/∂t, of a sample of a large layer."""
+        weight = self.weight.detach()
+        if self.function.threshold.numel() > 1:
+            return self.function.norm_slope(weight)
+        stride = math.ceil(weight.numel() / _SAMPLE)
+        shape = self.function.threshold.shape
+        return (self.function.norm_slope(weight.flatten()[::stride].contiguous()) * stride).reshape(shape)
+
+
+def _attach(model: nn.Module, config: SiblingConfig, layers: LayerRules) -> None:
+    chosen = chosen_tensors(model, config, layers)
+    for tensor, rule in chosen:
+        attach(tensor, SolvedThreshold(tensor.stored, threshold_shape(tensor, rule.granularity)))
