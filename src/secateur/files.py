@@ -51,6 +51,20 @@ def save(
     ("package.module:Class", keyword arguments). `metadata` maps text to text. `sort_units` reorders hidden units to
     make the file smaller: rows and columns move, but the network computes the same function.
     """
+    content = encoded(model, codec=codec, metadata=metadata, architecture=architecture, sort_units=sort_units)
+    write_atomically(Path(path), content)
+    return len(content)
+
+
+def encoded(
+    model: nn.Module,
+    *,
+    codec: str = "smallest",
+    metadata: Mapping[str, str] | None = None,
+    architecture: str | tuple[str, Mapping[str, Any]] | None = None,
+    sort_units: bool = False,
+) -> bytes:
+    """Return the content of the file that `save` writes."""
     _require_plain(model)
     if sort_units:
         model = with_sorted_units(model)
@@ -59,11 +73,9 @@ def save(
         if not isinstance(value, Tensor):
             raise ValueError(f'"{name}" is not a tensor but {type(value).__name__}: a file holds tensors only')
     warn_of_negative_zeros(state)
-    content = to_bytes(
+    return to_bytes(
         state, codec=codec, metadata=metadata, architecture=_architecture(model, architecture), sorted_units=sort_units
     )
-    write_atomically(Path(path), content)
-    return len(content)
 
 
 def load(

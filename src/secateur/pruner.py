@@ -1,4 +1,4 @@
-"""A budget in the paper's own terms: the number of weights is given, and λ_t is the multiplier of that constraint.
+"""A budget in the paper's own terms: the size is given, and λ_t is the multiplier of that constraint.
 
 The paper's loss is L₀(θ(W; t)) + λ_t·Σ_l‖θ(W_l; t_l)‖₁ with λ_t given and the sparsity an outcome. Here it is turned
 round. With u_l the root mean square of layer l's weights at the beginning,
@@ -6,29 +6,37 @@ round. With u_l the root mean square of layer l's weights at the beginning,
     t_l = s·u_l·exp(r_l),    Σ_l r_l = 0,    α_l = c/t_l
 
     s    is solved so that as many weights have |w| ≥ t as the schedule wants:  kept = N·ratio^(−p/ramp), then constant
-    λ_t  = −Σ_l g_l / Σ_l h_l    with  g_l = t_l·∂L₀/∂t_l  and  h_l = t_l·∂‖θ_l‖₁/∂t_l:  the loss is stationary in s
-    r_l  descends  g_l + λ_t·h_l:  layers compete for the budget through the paper's own L_t
+    λ    = −Σ_l g_l / Σ_l h_l    with  g_l = ∂L₀/∂ln t_l  and  h_l = ∂P/∂ln t_l:  L₀ + λ·P is stationary in s
+    r_l  descends  g_l + λ·h_l:  layers compete for the budget
 
-p is the share of the training that is done. Layers read θ̄, the weights that would be kept, and both gradients are those
-of θ (`hard_theta_with_slopes`), so that nothing changes at the cut. No constant depends on the network, the optimizer
-or its learning rate: gradients count by their signs and ratios only, and every length is in units of u or t.
+p is the share of the training that is done. The price is P = Σ_l β_l·K_l, with K_l weights kept that count β_l each:
+β = 1 for a number of weights, and the bits of a kept weight for a number of bytes, where the ratio is what these bits
+make of the budget and becomes exact while the network approaches it. Cutting the K_l weights between t and t + dt takes
+t off the paper's ‖θ_l‖₁ for each of them, so ∂K_l/∂ln t_l = ∂‖θ_l‖₁/∂t_l: the paper's L_t, with every weight that is
+cut worth the same. (Prices by ‖θ‖₁ itself, that is λ = λ_t and h_l = t_l·∂‖θ_l‖₁/∂t_l, did as well or a little worse.)
+
+Layers read θ̄, the weights that would be kept, and both gradients are those of θ (`hard_theta_with_slopes`), so that
+nothing changes at the cut. No constant depends on the network, the optimizer or its learning rate: gradients count by
+their signs and ratios only, and every length is in units of u or t.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from secateur.budget import Budget
 from secateur.functions.solved_threshold import SolvedThreshold
+from secateur.quantize import tensor_bits
 from secateur.sibling import Granularity, LayerRules, SiblingConfig, chosen_tensors, threshold_shape
 from secateur.weights.reading import attach
-from secateur.weights.tensors import tensors
+from secateur.weights.tensors import NetworkTensor, tensors
 
-_RAMP = 0.5  # share of the training after which no further weight is cut
+RAMP = 0.5  # share of the training after which no further weight is cut
 _LARGEST_INTERVAL, _UPDATES = 50, 100  # steps between two updates at most, and how many updates there are at least
 # r moves by _TRAVEL/√updates at an update: noise takes it about _TRAVEL far in all, a steady gradient √updates as far.
 _TRAVEL = 0.15
@@ -48,7 +56,8 @@ class Pruner:
 
     The layers that `build_sibling` would choose read their weights through a `SolvedThreshold`, in place; `layers` and
     `granularity` are those of `build_sibling`. A network that has these already, such as one whose training goes on, is
-    taken as it is. All that changes is part of the network's state dict.
+    taken as it is. All that changes is part of the network's state dict. A loop that counts its steps itself calls
+    `advance` in place of `step`.
     """
 
     def __init__(
@@ -66,20 +75,23 @@ class Pruner:
         if not any(tensor.has(SolvedThreshold) for tensor in tensors(model)):
             _attach(model, SiblingConfig(granularity=granularity), layers or {})
         self._pruned = [
-            _Pruned(tensor.name, tensor.stored, function)
+            _Pruned(tensor, tensor.stored, function)
             for tensor in tensors(model)
             if (function := tensor.function(SolvedThreshold)) is not None
         ]
         self.weights = sum(each.weight.numel() for each in self._pruned)
-        ratio = budget.final_ratio
-        assert ratio is not None  # others are not here yet
-        least = sum(each.least for each in self._pruned)
+        self._goal: _Goal = _Ratio(self._final_ratio()) if budget.bytes is None else _Size(budget.bytes, model)
+
+    def _final_ratio(self) -> float:
+        ratio, least = self.budget.final_ratio, sum(each.least for each in self._pruned)
+        if ratio is None:
+            raise ValueError(f"a pruner needs a number of weights or of bytes to go to, got {self.budget}")
         if self.weights / ratio < least:
             raise ValueError(
-                f"{budget} would keep {self.weights / ratio:.3g} of {self.weights:,} weights: layers need at least the "
-                f"cube root of their weights, {least:,} in all, so {self.weights / least:.4g}× is the most"
+                f"{self.budget} would keep {self.weights / ratio:.3g} of {self.weights:,} weights: layers need at "
+                f"least the cube root of their weights, {least:,} in all, so {self.weights / least:.4g}× is the most"
             )
-        self.ratio = ratio
+        return ratio
 
     def step(self) -> None:
         """Take the gradients of the thresholds, before they are set to zero, and move the thresholds."""
@@ -111,33 +123,37 @@ class Pruner:
 
     def wanted(self, progress: float) -> float:
         """Return how many weights the schedule keeps after a share of the training."""
-        return self.weights * math.exp(-math.log(self.ratio) * min(1.0, progress / _RAMP))
+        return self.weights * math.exp(-math.log(self._goal.ratio(self._pruned)) * min(1.0, progress / RAMP))
 
     @property
     def kept(self) -> int:
         """How many weights would be kept if the network were cut now."""
-        return sum(int((each.weight.detach().abs() >= each.function.threshold).sum()) for each in self._pruned)
+        return sum(each.kept for each in self._pruned)
+
+    @property
+    def multiplier(self) -> float:
+        """λ: what a weight, or a bit, is worth in units of the loss; 0 before the first update."""
+        price = sum(float(each.function.moments[3].sum()) for each in self._pruned)
+        return -sum(float(each.function.moments[2].sum()) for each in self._pruned) / price if price else 0.0
+
+    def keep_exactly(self, number: int) -> None:
+        """Cut all but so many weights now, if that is what a file needs to fit."""
+        with torch.no_grad():
+            self._solve(number, exact=True)
 
     def _learn(self, progress: float, updates: int) -> None:
         """Move the relative thresholds by one step of gradient descent."""
         functions = [each.function for each in self._pruned]
-        slopes, prices = [], []  # g and h
-        for each in self._pruned:
-            function, threshold = each.function, each.function.threshold
-            mean = function.gradient / function.counts[1].clamp(min=1)
-            slopes.append(mean.nan_to_num(0.0, 0.0, 0.0) * threshold)  # a loss scaler skips steps with infinite ones
-            prices.append(each.norm_slope() * threshold)
+        slopes = [function.mean_gradient() * function.threshold for function in functions]
+        betas = self._goal.prices(self._pruned)
+        prices = [beta * each.norm_slope() for beta, each in zip(betas, self._pruned, strict=True)]
+        for function, slope, price in zip(functions, slopes, prices, strict=True):
             function.gradient.zero_()
             function.counts[1] = 0
             function.counts[2] += 1
-        for function, slope, price in zip(functions, slopes, prices, strict=True):
             function.moments[2].lerp_(slope, 1 - _SLOW)
             function.moments[3].lerp_(price, 1 - _SLOW)
-        total_price = sum(float(function.moments[3].sum()) for function in functions)
-        if total_price == 0:  # the thresholds are still so low that no weight is near them
-            return
-        multiplier = -sum(float(function.moments[2].sum()) for function in functions) / total_price
-        rate = _TRAVEL / math.sqrt(updates) * (1 + math.cos(math.pi * progress)) / 2
+        multiplier = self.multiplier
         for function, slope, price in zip(functions, slopes, prices, strict=True):
             descent = slope + multiplier * price
             function.moments[0].lerp_(descent, 1 - _MEAN)
@@ -145,9 +161,10 @@ class Pruner:
         number = int(functions[0].counts[2])
         means = [function.moments[0] / (1 - _MEAN**number) for function in functions]
         sizes = [(function.moments[1] / (1 - _MEAN_SQUARE**number)).sqrt() for function in functions]
-        least = _NEXT_TO_NOTHING * max(float(size.max()) for size in sizes)
+        least = max(_NEXT_TO_NOTHING * max(float(size.max()) for size in sizes), torch.finfo(sizes[0].dtype).tiny)
+        rate = _TRAVEL / math.sqrt(updates) * (1 + math.cos(math.pi * progress)) / 2
         for function, mean, size in zip(functions, means, sizes, strict=True):
-            function.relative -= rate * mean / size.clamp(min=max(least, torch.finfo(size.dtype).tiny))
+            function.relative -= rate * mean / size.clamp(min=least)
         centre = sum(float(function.relative.sum()) for function in functions)
         centre /= sum(function.relative.numel() for function in functions)
         for function in functions:
@@ -171,22 +188,31 @@ class Pruner:
 
 @dataclass(frozen=True)
 class _Pruned:
-    """A stored weight and its threshold."""
+    """A tensor, its stored weight and its threshold."""
 
-    name: str
+    tensor: NetworkTensor
     weight: Tensor
     function: SolvedThreshold
+
+    @property
+    def name(self) -> str:
+        return self.tensor.name
+
+    @property
+    def kept(self) -> int:
+        """How many weights would be kept now."""
+        return int((self.weight.detach().abs() >= self.function.threshold).sum())
+
+    @property
+    def least(self) -> int:
+        """How many weights the layer keeps in any case, ∛n: an empty layer would pass nothing on, and never recover."""
+        return math.ceil(math.pow(self.weight.numel(), 1 / 3))
 
     def relative_sizes(self) -> Tensor:
         """Return |w| / (u·exp(r)), which is compared with s."""
         function, weight = self.function, self.weight.detach()
         unit = function.unit.clamp(min=torch.finfo(function.unit.dtype).tiny)
         return weight.abs().to(unit.dtype) / (unit * function.relative.exp())
-
-    @property
-    def least(self) -> int:
-        """How many weights the layer keeps in any case, ∛n: an empty layer would pass nothing on, and never recover."""
-        return math.ceil(math.pow(self.weight.numel(), 1 / 3))
 
     def with_least(self, sizes: Tensor) -> Tensor:
         """Return the sizes with those of the weights that are kept in any case set to infinity."""
@@ -217,11 +243,58 @@ class _Pruned:
         if self.function.threshold.numel() > 1:
             return self.function.norm_slope(weight)
         stride = math.ceil(weight.numel() / _SAMPLE)
-        shape = self.function.threshold.shape
-        return (self.function.norm_slope(weight.flatten()[::stride].contiguous()) * stride).reshape(shape)
+        sample = weight.flatten()[::stride].contiguous().view((-1,) + (1,) * (weight.dim() - 1))
+        return self.function.norm_slope(sample) * stride
+
+
+class _Goal(Protocol):
+    """What the budget is about: how many weights it leaves in the end, and what each of a layer's weights costs."""
+
+    def ratio(self, pruned: list[_Pruned]) -> float:
+        """Return all weights ÷ weights kept in the end, as far as that is known now."""
+        ...
+
+    def prices(self, pruned: list[_Pruned]) -> list[float]:
+        """Return β, the price of a weight, for every layer."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Ratio:
+    """A number of weights: all cost the same."""
+
+    final: float
+
+    def ratio(self, pruned: list[_Pruned]) -> float:
+        return self.final
+
+    def prices(self, pruned: list[_Pruned]) -> list[float]:
+        return [1.0] * len(pruned)
+
+
+class _Size:
+    """A number of bytes: a weight costs the bits that it takes in its layer."""
+
+    def __init__(self, size: int, model: nn.Module) -> None:
+        self.bits = 8 * size
+        self.others = [tensor for tensor in tensors(model) if not tensor.has(SolvedThreshold)]
+
+    def ratio(self, pruned: list[_Pruned]) -> float:
+        others = sum(float(tensor_bits(tensor)) for tensor in self.others)
+        if others >= self.bits:
+            raise ValueError(
+                f"{self.bits // 8:,} bytes are less than the {others / 8:,.0f} that biases and other tensors take that "
+                "are not pruned"
+            )
+        kept, total = sum(each.kept for each in pruned), sum(each.weight.numel() for each in pruned)
+        bits = sum(float(tensor_bits(each.tensor)) for each in pruned) / max(kept, 1)
+        final = (self.bits / float(pruned[0].function.calibration) - others) / bits
+        return total / min(max(final, sum(each.least for each in pruned)), total)
+
+    def prices(self, pruned: list[_Pruned]) -> list[float]:
+        return [float(tensor_bits(each.tensor)) / max(each.kept, 1) for each in pruned]
 
 
 def _attach(model: nn.Module, config: SiblingConfig, layers: LayerRules) -> None:
-    chosen = chosen_tensors(model, config, layers)
-    for tensor, rule in chosen:
+    for tensor, rule in chosen_tensors(model, config, layers):
         attach(tensor, SolvedThreshold(tensor.stored, threshold_shape(tensor, rule.granularity)))

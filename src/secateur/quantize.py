@@ -53,7 +53,7 @@ class QuantizeConfig:
     ] = "tensor"
     bias_levels: Annotated[
         int | None,
-        Doc("round biases and other 1-D tensors to at most so many values too, unless they are all zero"),
+        Doc("round biases to at most so many values too, unless they are all zero; scales of norms stay as they are"),
     ] = None
     cutoff: Annotated[float, Doc("γ, on a sibling: weights with |θ(w)| below it are zero")] = 1e-3
     seed: Annotated[int, Doc("of the random start of k-means")] = 0
@@ -138,7 +138,7 @@ def coded_bits(model: nn.Module) -> Tensor:
     total: Tensor | None = None
     for tensor in everything:
         if tensor.is_parameter:
-            bits = _tensor_bits(tensor)
+            bits = tensor_bits(tensor)
             total = bits if total is None else total + bits.to(total.device)
     stored = sum(8 * tensor.read().nbytes for tensor in everything if not tensor.is_parameter)
     return torch.tensor(float(stored)) if total is None else total + stored
@@ -159,7 +159,7 @@ def _tensors(
     found = 0
     for tensor in everything:
         rule, is_bias = rule_of(tensor, config, rules), False
-        if rule is None and not is_lazy(tensor.stored) and tensor.stored.dim() == 1:
+        if rule is None and not is_lazy(tensor.stored) and tensor.is_offset:
             rule, is_bias = rule_of(tensor, config, rules, weights_only=False), True
         # A 1-D tensor of zeros says nothing of the scale that training will give it, so no step would suit it.
         if is_bias and rule is not None and (rule.bias_levels is None or not _read(tensor).any()):
@@ -197,7 +197,7 @@ def _read(tensor: NetworkTensor) -> Tensor:
         return tensor.read().detach()
 
 
-def _tensor_bits(tensor: NetworkTensor) -> Tensor:
+def tensor_bits(tensor: NetworkTensor) -> Tensor:
     """Return the bits of a tensor: of its last function that estimates them, else of its values as they are."""
     chain = tensor.places[0].chain
     for function in reversed(tensor.functions):

@@ -132,25 +132,29 @@ def grid_bits(ratio: Tensor, levels: Tensor, largest: int, *, zeros_are_fixed: b
     """
     kept = levels != 0
     positions = Positions.of(kept)
-    counts = torch.zeros(2 * largest + 1, dtype=torch.float64, device=levels.device)
-    nonzero = levels[kept].long() + largest
-    counts = counts.index_add(0, nonzero, torch.ones_like(nonzero).double())
-    bits = positions.bits(levels.numel())[0] + adaptive_bits(counts)
+    bits = positions.bits(levels.numel())[0].float()
+    if zeros_are_fixed:
+        return bits + level_bits(ratio[kept], levels[kept], largest)
+    by_row, by_column = (price.to(ratio.dtype) for price in positions.prices(levels.numel()))
+    prices = (by_row[:, None] + by_column).reshape(ratio.shape) if ratio.dim() > 1 else by_row + by_column
+    return bits + level_bits(ratio, levels, largest, prices)
 
+
+def level_bits(ratio: Tensor, levels: Tensor, largest: int, prices: Tensor | None = None) -> Tensor:
+    """Return the bits of the levels that are not zero, with their gradient in `ratio` = weight/Δ.
+
+    `prices` are those of the positions: what it costs a weight below level 1 not to be zero, if it may become zero.
+    """
+    counts = torch.zeros(2 * largest + 1, dtype=torch.float64, device=levels.device)
+    nonzero = levels[levels != 0].long() + largest
+    counts = counts.index_add(0, nonzero, torch.ones_like(nonzero).double())
     lengths = symbol_bits(counts).to(ratio.dtype)
     lengths[largest] = 0  # a zero has no level
-    if zeros_are_fixed:
-        ratio = ratio[kept]
     fixed = ratio.detach()
     lower = fixed.abs().floor().clamp(max=largest - 1)
     sign = torch.where(fixed < 0, -1, 1)
     here = (sign * lower).long() + largest
     slopes = torch.where(fixed.abs() < largest, lengths[here + sign] - lengths[here], 0.0)
-    if zeros_are_fixed:
-        slopes = torch.where(lower > 0, slopes, 0.0)
-    else:
-        by_row, by_column = (price.to(ratio.dtype) for price in positions.prices(levels.numel()))
-        prices = (by_row[:, None] + by_column).reshape(ratio.shape) if ratio.dim() > 1 else by_row + by_column
-        slopes = torch.where(lower > 0, slopes, slopes + prices)
+    slopes = torch.where(lower > 0, slopes, 0.0 if prices is None else slopes + prices)
     # The difference is exactly zero: it brings the gradient, not a value.
-    return bits.float() + (slopes * sign * (ratio - fixed)).sum().float()
+    return adaptive_bits(counts).float() + (slopes * sign * (ratio - fixed)).sum().float()

@@ -10,18 +10,26 @@ import torch
 from torch import nn
 
 from secateur.job import Job
+from secateur.methods import Aided, Aids
 from secateur.train.stage import Stage
 
 
-def pipeline(job: Job, model: nn.Module, visit: Callable[[Stage], None]) -> Iterator[tuple[str, nn.Module]]:
+def pipeline(
+    job: Job, model: nn.Module, visit: Callable[[Stage], None], aids: Aids | None = None
+) -> Iterator[tuple[str, nn.Module]]:
     """Carry out a job's methods on a network; `visit` trains each stage, or fills it from its checkpoint.
+
+    `aids` are for methods that want them while they train.
 
     Yields every form of the network that is to be evaluated, by name: those of the stages and, after each method, what
     it leaves. The last one is the finished network. Names that two methods use are made different.
     """
     stage_names, form_names = _Names(), _Names()
     for method in job.methods:
-        stages = method.stages(model, job.recipe)
+        if isinstance(method, Aided):
+            stages = method.aided_stages(model, job.recipe, aids or Aids())
+        else:
+            stages = method.stages(model, job.recipe)
         while True:
             try:
                 stage = next(stages)

@@ -16,11 +16,11 @@ from secateur.experiments.pipeline import pipeline
 from secateur.experiments.presets import run_name
 from secateur.experiments.training import train_stage
 from secateur.experiments.versions import versions
-from secateur.files import describe_inputs, load, save
+from secateur.files import describe_inputs, encoded, load, save
 from secateur.functions.threshold import learned_thresholds
 from secateur.job import Job
 from secateur.measure import count
-from secateur.methods import Cautious
+from secateur.methods import Aids, Cautious
 from secateur.results import FileResult, LayerResult, RunError, RunResult, StageResult, last, write
 from secateur.train.observers import Observer
 from secateur.train.processes import is_main_process, join_processes, wait_for_all
@@ -67,7 +67,12 @@ def run(
     errors: dict[str, float] = {}
     kept: dict[str, int] = {}
     finished = model
-    for form, network in pipeline(job, model, train):
+    header = _header(directory, images)
+
+    def file_size(network: nn.Module) -> int:
+        return len(encoded(network, codec=job.coding.codec, metadata=header, sort_units=job.coding.sort_units))
+
+    for form, network in pipeline(job, model, train, Aids(file_size=file_size)):
         errors[form], kept[form], finished = images.error(network), count(network).prunable.kept, network
     _refuse_guessing(directory, errors, images, stages)
     if is_main_process():
@@ -122,16 +127,20 @@ def _write_file(
     directory: RunDirectory, job: Job, model: nn.Module, images: JobImages, errors: dict[str, float]
 ) -> tuple[FileResult, float]:
     """Write the .cut file of a finished network; return its size, and the error of the network read back from it."""
-    header = {
-        **describe_inputs(images.training.scaling, job.data, images.training.images.classes),
-        "run": directory.path.name,
-        "validation error %": f"{last(errors):.2f}",
-        "secateur": versions()["secateur"],
-    }
-    coding = job.coding
+    header, coding = _header(directory, images, last(errors)), job.coding
     size = save(model, directory.file, codec=coding.codec, metadata=header, sort_units=coding.sort_units)
     result = FileResult(bytes=size, dense_bytes=4 * count(model).whole.weights)
     return result, images.error(load(directory.file))
+
+
+def _header(directory: RunDirectory, images: JobImages, error: float = 1.0) -> dict[str, str]:
+    """Return what the file says about its network."""
+    return {
+        **describe_inputs(images.training.scaling, directory.read_job().data, images.training.images.classes),
+        "run": directory.path.name,
+        "validation error %": f"{error:.2f}",
+        "secateur": versions()["secateur"],
+    }
 
 
 def _result(

@@ -32,11 +32,15 @@ class LearnedStep(Quantizer):
     def __init__(self, weight: Tensor, largest: int, cutoff: float, *, keep_survivors: bool) -> None:
         super().__init__()
         self.largest, self.cutoff, self.keep_survivors = largest, cutoff, keep_survivors
-        size = weight.detach().abs().to(torch.promote_types(weight.dtype, torch.float32))
-        size = size[(size >= cutoff) & (size > 0)]
-        step = _best_step(size, largest, keep_survivors) if len(size) else size.new_ones(())
-        self.log_step = nn.Parameter(step.log())
+        self.log_step = nn.Parameter(self.fitted(weight).log())
         self.gradient_scale = 1 / math.sqrt(weight.numel() * largest)
+
+    def fitted(self, weight: Tensor, enough: int = _ENOUGH_VALUES) -> Tensor:
+        """Return the step of least squared error for `enough` of the weights that are not zero, or 1 if all are."""
+        size = weight.detach().abs().to(torch.promote_types(weight.dtype, torch.float32))
+        size = size[(size >= self.cutoff) & (size > 0)]
+        size = size[:: len(size) // enough + 1]
+        return _best_step(size, self.largest, self.keep_survivors) if len(size) else size.new_ones(())
 
     @property
     def step(self) -> Tensor:
@@ -70,7 +74,6 @@ class LearnedStep(Quantizer):
 
 def _best_step(size: Tensor, largest: int, keep_survivors: bool) -> Tensor:
     """Return the step of least squared error among a hundred between max / (8 · largest) and max."""
-    size = size[:: len(size) // _ENOUGH_VALUES + 1]
     candidates = size.max() / torch.logspace(0, math.log10(8 * largest), 100, dtype=size.dtype, device=size.device)
     errors = [
         (size - step * round_to_levels(size, step, largest, 0.0, keep_survivors)).square().sum() for step in candidates

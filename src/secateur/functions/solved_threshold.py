@@ -33,6 +33,7 @@ class SolvedThreshold(LearnedThreshold):
     moments: Tensor  # of the gradient by `relative`: its mean, its mean square, and the means of g and h
     gradient: Tensor  # ∂L₀/∂t, added up since the last update
     counts: Tensor  # steps so far, steps since the last update, updates so far
+    calibration: Tensor  # bytes of the file as it was last written ÷ those that were estimated
 
     def __init__(self, weight: Tensor, shape: tuple[int, ...]) -> None:
         kind = torch.promote_types(weight.dtype, torch.float32)
@@ -43,6 +44,7 @@ class SolvedThreshold(LearnedThreshold):
         self.register_buffer("relative", zeros.clone())
         self.register_buffer("moments", torch.zeros(4, *shape, dtype=kind, device=weight.device))
         self.register_buffer("gradient", zeros.clone())
+        self.register_buffer("calibration", torch.ones((), dtype=torch.float64))
         self.register_buffer("counts", torch.zeros(3, dtype=torch.int64))
 
     def forward(self, weight: Tensor) -> Tensor:
@@ -73,6 +75,10 @@ class SolvedThreshold(LearnedThreshold):
             norm = theta_with_norm(weight.detach(), threshold, alpha)[1]
         [slope] = torch.autograd.grad(norm, threshold)
         return slope
+
+    def mean_gradient(self) -> Tensor:
+        """Return the mean ∂L₀/∂t of the steps since the last update; an infinite one is of a step that a scaler skips."""
+        return (self.gradient / self.counts[1].clamp(min=1)).nan_to_num(0.0, 0.0, 0.0)
 
     def groups(self, rho: float) -> list[FunctionGroup]:
         """Return the threshold at a learning rate of zero: its gradient is wanted, and `Pruner` sets it."""

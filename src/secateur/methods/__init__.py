@@ -15,19 +15,23 @@ from secateur.methods.dense import Dense
 from secateur.methods.few_values import FewValues
 from secateur.methods.gradual_magnitude import GradualMagnitude
 from secateur.methods.han2015 import Han2015
+from secateur.methods.joint import Joint
 from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
-from secateur.methods.method import Cautious, Method
+from secateur.methods.method import Aided, Aids, Cautious, Method
 from secateur.plain_data import PlainDataError, from_plain, to_plain
 from secateur.table import Table
 
 __all__ = [
     "METHODS",
+    "Aided",
+    "Aids",
     "Budgeted",
     "Cautious",
     "Dense",
     "FewValues",
     "Han2015",
+    "Joint",
     "Manessi2018",
     "Method",
     "first_methods",
@@ -43,6 +47,7 @@ METHODS: Table[type[Method]] = Table(
         Dense,
         Manessi2018,
         Budgeted,
+        Joint,
         Han2015,
         Magnitude,
         GradualMagnitude,

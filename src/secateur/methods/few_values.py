@@ -62,7 +62,9 @@ class FewValues(Method):
         yield Stage(
             name="quantize",
             model=model,
-            recipe=replace(recipe, epochs=self.quantize_epochs, lr=self.quantize_lr, schedule="cosine"),
+            recipe=replace(
+                recipe, epochs=self.quantize_epochs, optimizer="adam", lr=self.quantize_lr, schedule="cosine"
+            ),
             phase="quantize",
             terms={"rate": lambda model: self.lambda_rate * coded_bits(model)} if self.lambda_rate else {},
         )

@@ -8,12 +8,13 @@ costs in the same way.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import nn
 
+from secateur.encode import to_bytes
 from secateur.train.recipe import Recipe
 from secateur.train.stage import Stage
 
@@ -38,6 +39,23 @@ class Method(ABC):
     @abstractmethod
     def epochs(self, recipe: Recipe) -> int:
         """Return the passes over the training images that all stages take together."""
+
+
+@dataclass(frozen=True)
+class Aids:
+    """What a run can tell a method while it trains."""
+
+    # The size of the file that a plain network would be written to, everything counted.
+    file_size: Callable[[nn.Module], int] = lambda model: len(to_bytes(model.state_dict()))
+
+
+@runtime_checkable
+class Aided(Protocol):
+    """A method that wants to know more than the network and the recipe."""
+
+    def aided_stages(self, model: nn.Module, recipe: Recipe, aids: Aids) -> Generator[Stage, None, nn.Module]:
+        """Do what `stages` does, with the run's aids."""
+        ...
 
 
 @runtime_checkable

@@ -122,6 +122,12 @@ class NetworkTensor:
         return any(is_weight(place) for place in self.places)
 
     @property
+    def is_offset(self) -> bool:
+        """Whether it is added to something, as a bias is: of one dimension, and not the scale of a norm, around 1."""
+        scale_names = ("weight", "scale", "gamma")
+        return self.is_single and self.stored.dim() == 1 and all(place.name not in scale_names for place in self.places)
+
+    @property
     def functions(self) -> tuple[nn.Module, ...]:
         """The functions that it is read through, in order, ours and others."""
         return tuple(self.places[0].chain or ())

@@ -1,0 +1,132 @@
+"""Thresholds, weights, steps and biases learned together under one budget of bytes: the paper's last wish.
+
+Manessi et al. 2018 name as future work "pruning and quantisation learned together by gradient descent". Here a layer
+reads a grid with a learned step behind its threshold, and the loss is
+
+    L₀ + λ·bits
+
+with the bits of `secateur.rate` and their multiplier λ from the budget (`secateur.pruner`): what a bit is worth where
+thresholds compete is what it costs where weights and steps choose their levels. The thresholds reach the budget in the
+first half of the training. Grids begin then: on weights about to be cut they would only add noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Doc
+
+from secateur.budget import Budget
+from secateur.functions.late_step import LateStep
+from secateur.functions.solved_threshold import SolvedThreshold, solved_thresholds
+from secateur.graph.hidden_units import without_dead_units
+from secateur.methods.method import Aids, Method
+from secateur.pruner import RAMP, Pruner
+from secateur.quantize import freeze, require_levels, tensor_bits
+from secateur.train.recipe import Recipe
+from secateur.train.stage import Stage
+from secateur.weights.reading import attach
+from secateur.weights.tensors import NetworkTensor, parameters, tensors
+
+_CALIBRATIONS = 20  # how often in a training the estimate is compared with a real file
+_LAST_TRIES = 8  # at the end, to make the file fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joint(Method):
+    """Learn what to keep and with which few values in one training, for a file of so many bytes."""
+
+    name: ClassVar[str] = "joint"
+    leaves: ClassVar[str] = "joint"
+
+    bytes: Annotated[int, Doc("size of the whole file")] = 5_000
+    levels: Annotated[int, Doc("the largest level of a weight: it is a multiple −levels … levels of its step")] = 15
+    bias_levels: Annotated[int, Doc("values per bias vector")] = 31
+    rate: Annotated[bool, Doc("let weights and steps pay for their bits, too, not only the thresholds")] = True
+
+    def __post_init__(self) -> None:
+        Budget(bytes=self.bytes)
+        require_levels("levels", self.levels)
+        require_levels("bias_levels", self.bias_levels, least=3, why=" (−1, 0 and 1 at least)")
+
+    def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
+        """Yield the network once, while everything is learned, and return it with its few values."""
+        return (yield from self.aided_stages(model, recipe, Aids()))
+
+    def aided_stages(self, model: nn.Module, recipe: Recipe, aids: Aids) -> Generator[Stage, None, nn.Module]:
+        """Do what `stages` does for a file as the run writes it."""
+        pruner = Pruner(model, Budget(bytes=self.bytes))
+        for tensor in parameters(model):
+            if tensor.has(SolvedThreshold):
+                attach(tensor, LateStep(tensor.stored, self.levels, keep_survivors=True))
+            elif tensor.is_offset:
+                attach(tensor, LateStep(tensor.stored, (self.bias_levels - 1) // 2, keep_survivors=False))
+        progress = _Progress(model, pruner, self.bytes, aids)
+        yield Stage(
+            name="train",
+            model=model,
+            recipe=recipe,
+            between=progress.advance,
+            terms={"rate": progress.rate} if self.rate else {},
+        )
+        return without_dead_units(freeze(model, half_codebook=True))
+
+    def epochs(self, recipe: Recipe) -> int:
+        """Return the recipe's epochs: there is no other stage."""
+        return recipe.epochs
+
+
+class _Progress:
+    """What happens between steps: thresholds move, grids begin, and the estimate is compared with a file."""
+
+    def __init__(self, model: nn.Module, pruner: Pruner, size: int, aids: Aids) -> None:
+        self.model, self.pruner, self.size, self.aids = model, pruner, size, aids
+        self.grids: list[tuple[NetworkTensor, LateStep]] = [
+            (tensor, grid) for tensor in tensors(model) if (grid := tensor.function(LateStep)) is not None
+        ]
+
+    @torch.no_grad()
+    def advance(self, done: int, total: int) -> None:
+        self.pruner.advance(done, total)
+        if done >= RAMP * total and not self.grids[0][1].began:
+            for tensor, grid in self.grids:
+                grid.begin(tensor.read())
+        if done >= RAMP * total and done % max(total // _CALIBRATIONS, 1) == 0:
+            self._calibrate()
+        if done == total:
+            self._fit()
+
+    def rate(self, model: nn.Module) -> Tensor:
+        """Return λ·bits of all that is on a grid."""
+        if not self.grids[0][1].began:
+            return torch.zeros(())
+        parts = []
+        for tensor, grid in self.grids:
+            threshold = tensor.function(SolvedThreshold)
+            if threshold is None:
+                parts.append(grid.bits(tensor.stored))
+            else:
+                kept = (tensor.stored.detach().abs() >= threshold.threshold.detach()).flatten().nonzero().squeeze(1)
+                parts.append(grid.rate(tensor.stored, kept))
+        return max(self.pruner.multiplier, 0.0) * torch.stack(parts).sum()
+
+    def _calibrate(self) -> None:
+        estimate = sum(float(tensor_bits(tensor)) for tensor in tensors(self.model)) / 8
+        for function in solved_thresholds(self.model).values():
+            function.calibration.fill_(self._file_size() / estimate)
+
+    def _file_size(self) -> int:
+        """Return the size of the file that would be written now."""
+        return self.aids.file_size(without_dead_units(freeze(self.model, half_codebook=True)))
+
+    def _fit(self) -> None:
+        """Cut a few more weights if the file is too large, or keep a few more if there is room."""
+        for _ in range(_LAST_TRIES):
+            size = self._file_size()
+            if 0.995 * self.size <= size <= self.size:
+                return
+            self.pruner.keep_exactly(round(self.pruner.kept * 0.998 * self.size / size))
