@@ -23,6 +23,7 @@ their signs and ratios only, and every length is in units of u or t.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,18 +81,11 @@ class Pruner:
             if (function := tensor.function(SolvedThreshold)) is not None
         ]
         self.weights = sum(each.weight.numel() for each in self._pruned)
-        self._goal: _Goal = _Ratio(self._final_ratio()) if budget.bytes is None else _Size(budget.bytes, model)
-
-    def _final_ratio(self) -> float:
-        ratio, least = self.budget.final_ratio, sum(each.least for each in self._pruned)
-        if ratio is None:
-            raise ValueError(f"a pruner needs a number of weights or of bytes to go to, got {self.budget}")
-        if self.weights / ratio < least:
-            raise ValueError(
-                f"{self.budget} would keep {self.weights / ratio:.3g} of {self.weights:,} weights: layers need at "
-                f"least the cube root of their weights, {least:,} in all, so {self.weights / least:.4g}× is the most"
-            )
-        return ratio
+        self._goal: _Goal
+        if budget.bytes is None:
+            self._goal = _Ratio(final_ratio(budget, [each.weight.numel() for each in self._pruned]))
+        else:
+            self._goal = _Size(budget.bytes, model)
 
     def step(self) -> None:
         """Take the gradients of the thresholds, before they are set to zero, and move the thresholds."""
@@ -186,6 +180,24 @@ class Pruner:
             each.set_threshold(scale, size, exact=exact)
 
 
+def final_ratio(budget: Budget, sizes: Sequence[int]) -> float:
+    """Return all weights ÷ weights kept in the end; raise a ValueError if layers of these sizes need more."""
+    ratio, total, least = budget.final_ratio, sum(sizes), sum(map(_least, sizes))
+    if ratio is None:
+        raise ValueError(f"a pruner needs a number of weights or of bytes to go to, got {budget}")
+    if total / ratio < least:
+        raise ValueError(
+            f"{budget} would keep {total / ratio:.3g} of {total:,} weights: layers need at least the cube root of "
+            f"their weights, {least:,} in all, so {total / least:.4g}× is the most"
+        )
+    return ratio
+
+
+def _least(weights: int) -> int:
+    """Return how many weights a layer keeps in any case: an empty one would pass nothing on, and never recover."""
+    return math.ceil(math.pow(weights, 1 / 3))
+
+
 @dataclass(frozen=True)
 class _Pruned:
     """A tensor, its stored weight and its threshold."""
@@ -205,8 +217,8 @@ class _Pruned:
 
     @property
     def least(self) -> int:
-        """How many weights the layer keeps in any case, ∛n: an empty layer would pass nothing on, and never recover."""
-        return math.ceil(math.pow(self.weight.numel(), 1 / 3))
+        """How many weights the layer keeps in any case."""
+        return _least(self.weight.numel())
 
     def relative_sizes(self) -> Tensor:
         """Return |w| / (u·exp(r)), which is compared with s."""

@@ -27,7 +27,7 @@ from secateur.experiments.presets import has_preset, preset, preset_names, run_n
 from secateur.experiments.reference import needs_training
 from secateur.experiments.runner import run
 from secateur.job import Coding, InputConfig, Job
-from secateur.methods import METHODS, Budgeted, FewValues, Method, first_methods
+from secateur.methods import METHODS, Budgeted, FewValues, Joint, Method, first_methods
 from secateur.nearest import require_one_of
 from secateur.plain_data import to_plain
 from secateur.report.terminal import Watcher, say, summary_table
@@ -84,7 +84,8 @@ class Training(Command):
             data.require_known(chosen.data)
             require_at_least(0, most=2**63 - 1, seed=chosen.seed)
             require_at_least(1, most=MOST_THREADS, threads=chosen.threads)
-            _network(chosen.job())
+            network = _network(chosen.job())
+            chosen.job().methods[0].check(network)
         return chosen
 
     @classmethod
@@ -203,7 +204,8 @@ class Compress(Training):
     def job(self) -> Job:
         """Return the whole pipeline that was asked for."""
         pruning = super().job()
-        return replace(pruning, methods=(*pruning.methods, self.few_values)) if self.quantize else pruning
+        is_done = pruning.methods[0].leaves_few_values or not self.quantize
+        return pruning if is_done else replace(pruning, methods=(*pruning.methods, self.few_values))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +251,7 @@ def _start(words: list[str], network: str | None) -> Job:
         require_one_of("method", method_name, first_methods())
     budget = _budget(words)
     if budget is not None and method_name is None:
-        method_name = Budgeted.name
+        method_name = Budgeted.name if budget.bytes is None else Joint.name
     some = next(name for name in networks.NETWORKS if has_preset(preset_name, name))
     job = preset(preset_name, network or some, to_file=True)
     if method_name is not None and METHODS[method_name] is not type(job.methods[0]):

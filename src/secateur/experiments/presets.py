@@ -77,12 +77,12 @@ _PRESETS: Mapping[str, Mapping[str, Preset]] = {
     },
     "accurate": {"lenet-300-100": _tuned(160, Manessi2018(rho=0.017, fine_tune_epochs=60, fine_tune_lr=2e-3))},
     "best": {
-        "lenet-300-100": _budget(110, 220),
-        "lenet-5": _budget(280, 32, lr=0.05),
+        "lenet-300-100": _tuned(160, Manessi2018(rho=0.030, fine_tune_epochs=60, fine_tune_lr=2e-3)),
+        "lenet-5": _tuned(40, Manessi2018(rho=0.06, fine_tune_epochs=20, fine_tune_lr=2e-3)),
     },
     "best-augmented": {
-        "lenet-300-100": _budget(190, 220, _AUGMENTED),
-        "lenet-5": _budget(350, 60, _AUGMENTED, lr=0.05),
+        "lenet-300-100": _tuned(160, Manessi2018(rho=0.046, fine_tune_epochs=60, fine_tune_lr=2e-3), _AUGMENTED),
+        "lenet-5": _tuned(40, Manessi2018(rho=0.09, fine_tune_epochs=30, fine_tune_lr=2e-3), _AUGMENTED),
     },
     "han2015": {
         "lenet-300-100": _han(20, Han2015(quality=0.8, rounds=5, retrain_epochs=6), levels=64),

@@ -77,7 +77,7 @@ class SolvedThreshold(LearnedThreshold):
         return slope
 
     def mean_gradient(self) -> Tensor:
-        """Return the mean ∂L₀/∂t of the steps since the last update; an infinite one is of a step that a scaler skips."""
+        """Return the mean ∂L₀/∂t since the last update; what is infinite is of steps that a loss scaler skips."""
         return (self.gradient / self.counts[1].clamp(min=1)).nan_to_num(0.0, 0.0, 0.0)
 
     def groups(self, rho: float) -> list[FunctionGroup]:

@@ -16,8 +16,8 @@ from typing_extensions import Doc
 from secateur.budget import Budget
 from secateur.methods.method import Method
 from secateur.prune import keep_zeros, prune
-from secateur.pruner import Pruner
-from secateur.sibling import Granularity
+from secateur.pruner import Pruner, final_ratio
+from secateur.sibling import Granularity, SiblingConfig, targets
 from secateur.train.recipe import Recipe, require_whole
 from secateur.train.stage import Stage
 
@@ -36,11 +36,27 @@ class Budgeted(Method):
 
     def __post_init__(self) -> None:
         require_whole(fine_tune_epochs=self.fine_tune_epochs)
+        if self.budget.bytes is not None:
+            raise ValueError(
+                'a budget of bytes is a matter of values as well as of weights: choose method "joint" for it'
+            )
+
+    def check(self, model: nn.Module) -> None:
+        """Raise a ValueError if the budget keeps fewer weights than the layers need."""
+        found = targets(model, SiblingConfig(granularity=self.granularity))
+        final_ratio(self.budget, [target.weights for target in found])
 
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the network while its thresholds rise, then what is left of it, and return that."""
         pruner = Pruner(model, self.budget, granularity=self.granularity)
-        yield Stage(name="train", model=model, recipe=recipe, between=pruner.advance, forms=lambda: {"cut": model})
+        yield Stage(
+            name="train",
+            model=model,
+            recipe=recipe,
+            between=pruner.advance,
+            target={"ratio": pruner.weights / pruner.wanted(1)},
+            forms=lambda: {"cut": model},
+        )
         pruned = prune(model)
         if not self.fine_tune_epochs:
             return pruned

@@ -28,6 +28,7 @@ class FewValues(Method):
 
     name: ClassVar[str] = "few-values"
     leaves: ClassVar[str] = "shared"
+    leaves_few_values: ClassVar[bool] = True
     needs_trained: ClassVar[bool] = True
 
     quantizer: Annotated[

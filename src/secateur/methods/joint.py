@@ -12,6 +12,7 @@ first half of the training. Grids begin then: on weights about to be cut they wo
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -42,16 +43,17 @@ class Joint(Method):
 
     name: ClassVar[str] = "joint"
     leaves: ClassVar[str] = "joint"
+    leaves_few_values: ClassVar[bool] = True
 
     bytes: Annotated[int, Doc("size of the whole file")] = 5_000
-    levels: Annotated[int, Doc("the largest level of a weight: it is a multiple −levels … levels of its step")] = 15
-    bias_levels: Annotated[int, Doc("values per bias vector")] = 31
+    largest_level: Annotated[int, Doc("a weight is −largest … largest times its layer's step")] = 15
+    bias_values: Annotated[int, Doc("values per bias vector")] = 31
     rate: Annotated[bool, Doc("let weights and steps pay for their bits, too, not only the thresholds")] = True
 
     def __post_init__(self) -> None:
         Budget(bytes=self.bytes)
-        require_levels("levels", self.levels)
-        require_levels("bias_levels", self.bias_levels, least=3, why=" (−1, 0 and 1 at least)")
+        require_levels("largest_level", self.largest_level)
+        require_levels("bias_values", self.bias_values, least=3, why=" (−1, 0 and 1 at least)")
 
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the network once, while everything is learned, and return it with its few values."""
@@ -59,21 +61,33 @@ class Joint(Method):
 
     def aided_stages(self, model: nn.Module, recipe: Recipe, aids: Aids) -> Generator[Stage, None, nn.Module]:
         """Do what `stages` does for a file as the run writes it."""
+        self._refuse_too_small(model, aids)
         pruner = Pruner(model, Budget(bytes=self.bytes))
         for tensor in parameters(model):
             if tensor.has(SolvedThreshold):
-                attach(tensor, LateStep(tensor.stored, self.levels, keep_survivors=True))
+                attach(tensor, LateStep(tensor.stored, self.largest_level, keep_survivors=True))
             elif tensor.is_offset:
-                attach(tensor, LateStep(tensor.stored, (self.bias_levels - 1) // 2, keep_survivors=False))
+                attach(tensor, LateStep(tensor.stored, (self.bias_values - 1) // 2, keep_survivors=False))
         progress = _Progress(model, pruner, self.bytes, aids)
         yield Stage(
             name="train",
             model=model,
             recipe=recipe,
             between=progress.advance,
+            target={"bytes": self.bytes},
             terms={"rate": progress.rate} if self.rate else {},
         )
         return without_dead_units(freeze(model, half_codebook=True))
+
+    def _refuse_too_small(self, model: nn.Module, aids: Aids) -> None:
+        """Refuse a budget that a file without a single weight would exceed."""
+        empty = copy.deepcopy(model)
+        with torch.no_grad():
+            for tensor in parameters(empty):
+                tensor.stored.zero_()
+        least = aids.file_size(empty)
+        if least >= self.bytes:
+            raise ValueError(f"{self.bytes:,} bytes are too few: without a single weight the file takes {least:,}")
 
     def epochs(self, recipe: Recipe) -> int:
         """Return the recipe's epochs: there is no other stage."""

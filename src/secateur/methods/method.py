@@ -25,6 +25,7 @@ class Method(ABC):
 
     name: ClassVar[str]  # in the table of methods and on the command line
     leaves: ClassVar[str] = "pruned"  # what its network is called in tables
+    leaves_few_values: ClassVar[bool] = False  # whether the weights it leaves are quantised already
     needs_trained: ClassVar[bool] = False  # whether another method has to go before it
     is_reference: ClassVar[bool] = False  # whether it leaves every weight, for others to be compared with
     trains_dense: ClassVar[bool] = False  # whether it trains a dense network first, its form "dense"
@@ -35,6 +36,9 @@ class Method(ABC):
 
         `model` is plain and may be changed; `recipe` is how the user wants a network trained.
         """
+
+    def check(self, model: nn.Module) -> None:  # noqa: B027  (most methods work on any network)
+        """Raise a ValueError if the settings cannot work on a network of these shapes, which may be without memory."""
 
     @abstractmethod
     def epochs(self, recipe: Recipe) -> int:

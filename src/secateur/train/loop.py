@@ -126,6 +126,7 @@ class _Training:
             "step": (epoch + 1) * self.steps,
             "loss": loss.item(),
             "loss_terms": {name: float(sum_) / self.steps for name, sum_ in terms.items()} | decay,
+            **({"target": dict(stage.target)} if stage.target else {}),
         }
 
     def _step(self, indices: Tensor, generator: torch.Generator, terms: dict[str, Tensor | float]) -> Tensor:

@@ -27,6 +27,8 @@ class Stage:
     # Called after every step with the number of steps done and of all steps. It may depend on nothing else than these
     # and the network, whose buffers are part of the checkpoint: a resumed stage then ends as one never interrupted.
     between: Callable[[int, int], None] | None = None
+    # Where it is to end: {"ratio": …} or {"bytes": …}. Shown next to what is reached; nothing else follows from it.
+    target: Mapping[str, float] = field(default_factory=dict)
     order: int = 0  # stages of one phase with different numbers see the images in different orders
     # The networks to evaluate once the stage is trained, by name: the stage's own, or what it would be when cut.
     forms: Callable[[], Mapping[str, nn.Module]] = dict

@@ -48,7 +48,7 @@ def error_chart(run: Run) -> Chart | None:
 
 def ratio_chart(run: Run) -> Chart | None:
     """Draw the ratio of all weights to those kept against steps."""
-    columns = {"times fewer weights": [epoch.ratio for epoch in run.history]}
+    columns = {"times fewer weights": [epoch.ratio for epoch in run.history], "target": _targets(run.history, "ratio")}
     return _history_chart(run, "ratio", "Ratio", "all weights ÷ weights kept", columns)
 
 
@@ -77,9 +77,13 @@ def loss_chart(run: Run) -> Chart | None:
 def size_chart(run: Run) -> Chart | None:
     """Draw the estimated size of the file against steps, for the stages that train few values per layer."""
     history = [epoch for epoch in run.history if math.isfinite(epoch.coded_bytes)]
-    columns = {"bytes, estimated": [epoch.coded_bytes for epoch in history]}
+    columns = {"bytes, estimated": [epoch.coded_bytes for epoch in history], "target": _targets(history, "bytes")}
     note = "Estimated from the entropy of the levels, while the values that weights share are trained."
     return _history_chart(run, "size", "Size", "bytes of the file, estimated", columns, history=history, note=note)
+
+
+def _targets(history: Sequence[Epoch], quantity: str) -> list[float]:
+    return [epoch.target.get(quantity, math.nan) for epoch in history]
 
 
 def _history_chart(

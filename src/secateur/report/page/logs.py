@@ -74,6 +74,7 @@ def _epoch(line: Mapping[str, Any], stage: str) -> Epoch:
         loss=_number(line.get("loss")),
         loss_terms=_numbers(line.get("loss_terms", {})),
         coded_bytes=_number(line.get("coded_bytes")),
+        target=_numbers(line.get("target", {})),
     )
 
 

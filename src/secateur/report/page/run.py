@@ -32,6 +32,7 @@ class Epoch:
     loss: float = math.nan
     loss_terms: Mapping[str, float] = field(default_factory=dict)
     coded_bytes: float = math.nan  # the estimated size of the file
+    target: Mapping[str, float] = field(default_factory=dict)  # "ratio" or "bytes" that the stage is to end with
 
 
 @dataclass(frozen=True, kw_only=True)

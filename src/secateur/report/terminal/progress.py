@@ -82,13 +82,17 @@ def _shortened(stage: str) -> str:
 
 def epoch_line(line: LogLine) -> str:
     """Write an epoch in half a line: validation error, ratio, and the mean threshold of every layer, or their range."""
-    text = f"error {line['error']:5.2f} %"
-    if "thresholds" in line:
-        text += f"  {line['ratio']:6.1f}×  t {_thresholds(list(line['thresholds'].values()))}"
-    elif line.get("ratio", 1) > 1:
+    text, target = f"error {line['error']:5.2f} %", line.get("target", {})
+    if "thresholds" in line or line.get("ratio", 1) > 1:
         text += f"  {line['ratio']:6.1f}×"
+    if "ratio" in target:
+        text += f" of {target['ratio']:.4g}×"
+    if "thresholds" in line:
+        text += f"  t {_thresholds(list(line['thresholds'].values()))}"
     if "coded_bytes" in line:
         text += f"  about {line['coded_bytes'] / 1000:.2f} kB"
+    if "bytes" in target:
+        text += f" of {target['bytes'] / 1000:.2f} kB"
     return text
 
 
