@@ -187,6 +187,34 @@ def test_steps_after_the_last_one_hold_the_budget():
     assert pruner.kept == round(pruner.weights / 10)
 
 
+def test_a_ratio_rises_while_the_error_allows_it_and_goes_back_when_it_does_not():
+    model = network()
+    pruner = Pruner(model, Budget(error_increase=1), steps=STEPS, dense_error=5)
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    ratios = []
+    for error in (5, 6, 6.1, 5, 5, 5, 5, 5, 5, 5):
+        train(model, pruner, optimizer, STEPS // 10)
+        before = pruner.kept
+        assert pruner.judge(error) == (error <= 6)
+        ratios.append(pruner.weights / pruner.kept)
+        assert (pruner.kept == before) == (error <= 6)
+    first, allowed, back, slower, *rest = [math.log(ratio) for ratio in ratios]
+    assert back == pytest.approx(allowed, abs=0.02)
+    assert slower - back == pytest.approx((allowed - first) / 2, rel=0.2)
+    assert rest[-1] == pytest.approx(rest[-2], abs=0.05)  # the end of the training changes nothing any more
+    assert rest == sorted(rest)
+
+
+def test_an_error_that_was_allowed_and_no_longer_is_gives_some_weights_back():
+    model = network()
+    pruner = Pruner(model, Budget(error_increase=1), steps=STEPS, dense_error=5)
+    train(model, pruner, OPTIMIZERS["sgd"](model.parameters()), STEPS // 4)
+    assert pruner.judge(5.5)
+    before = pruner.kept
+    assert not pruner.judge(6.5)
+    assert pruner.kept == pytest.approx(before * math.exp(0.1), rel=0.02)
+
+
 def test_tied_weights_are_pruned_once():
     model = Tied()
     pruner = Pruner(model, Budget(ratio=3), steps=2)
@@ -216,6 +244,8 @@ def test_a_layer_of_three_weights_keeps_two():
         (lambda: Pruner(nn.Sequential(nn.ReLU()), Budget(ratio=2), steps=9), "has nothing to prune"),
         (lambda: Pruner(network(), Budget(ratio=2), steps=0), "steps must be the number of all steps"),
         (lambda: Pruner(network(), Budget(ratio=2)).step(), "needs the number of all steps"),
+        (lambda: Pruner(network(), Budget(error_increase=1), steps=9), "give it as dense_error"),
+        (lambda: Pruner(network(), Budget(ratio=2), steps=9).judge(1), "2× does not depend on an error"),
         (lambda: Pruner(network(), Budget(ratio=2), steps=9).step(), "no gradient: call Pruner.step"),
     ],
 )

@@ -37,6 +37,8 @@ from secateur.sibling import Granularity, LayerRules, SiblingConfig, chosen_tens
 from secateur.weights.reading import attach
 from secateur.weights.tensors import NetworkTensor, tensors
 
+_LAST_RISE = 0.8  # share of the training after which validation is not tried any more
+_GIVEN_BACK = 0.1  # of ln(ratio), where the last ratio that was allowed is allowed no more
 RAMP = 0.5  # share of the training after which no further weight is cut
 _LARGEST_INTERVAL, _UPDATES = 50, 100  # steps between two updates at most, and how many updates there are at least
 # r moves by _TRAVEL/√updates at an update: noise takes it about _TRAVEL far in all, a steady gradient √updates as far.
@@ -69,6 +71,7 @@ class Pruner:
         steps: int | None = None,
         granularity: Granularity = "layer",
         layers: LayerRules | None = None,
+        dense_error: float | None = None,
     ) -> None:
         if steps is not None and steps < 1:
             raise ValueError(f"steps must be the number of all steps of the training, at least 1, got {steps}")
@@ -82,7 +85,11 @@ class Pruner:
         ]
         self.weights = sum(each.weight.numel() for each in self._pruned)
         self._goal: _Goal
-        if budget.bytes is None:
+        if budget.error_increase is not None:
+            if dense_error is None:
+                raise ValueError("error_increase is counted from the dense network's error: give it as dense_error")
+            self._goal = _Pace(dense_error + budget.error_increase)
+        elif budget.bytes is None:
             self._goal = _Ratio(final_ratio(budget, [each.weight.numel() for each in self._pruned]))
         else:
             self._goal = _Size(budget.bytes, model)
@@ -111,13 +118,28 @@ class Pruner:
         if done % interval and done != total:
             return
         progress = min(done / total, 1.0)
+        self._goal.move(self._pruned, interval / total, progress)
         if done < total:
             self._learn(progress, max(total // interval, 1))
         self._solve(self.wanted(progress), exact=done >= total)
 
     def wanted(self, progress: float) -> float:
         """Return how many weights the schedule keeps after a share of the training."""
-        return self.weights * math.exp(-math.log(self._goal.ratio(self._pruned)) * min(1.0, progress / RAMP))
+        share = 1.0 if isinstance(self._goal, _Pace) else min(1.0, progress / RAMP)
+        return self.weights * math.exp(-math.log(self._goal.ratio(self._pruned)) * share)
+
+    def judge(self, error: float) -> bool:
+        """Say what the error on validation images is, for a budget of error; return whether it allows to go on.
+
+        If it does not, the thresholds go back to where it last did, and rise half as fast from there.
+        """
+        if not isinstance(self._goal, _Pace):
+            raise ValueError(f"{self.budget} does not depend on an error: judge is for Budget(error_increase=…)")
+        with torch.no_grad():
+            allowed = self._goal.judge(self._pruned, error)
+            if not allowed:
+                self._solve(self.wanted(1.0), exact=True)
+        return allowed
 
     @property
     def kept(self) -> int:
@@ -270,21 +292,66 @@ class _Goal(Protocol):
         """Return β, the price of a weight, for every layer."""
         ...
 
+    def move(self, pruned: list[_Pruned], share: float, progress: float) -> None:
+        """Take note that another share of the training is done."""
+        ...
+
+
+class _Weights:
+    """A number of weights: all cost the same."""
+
+    def prices(self, pruned: list[_Pruned]) -> list[float]:
+        return [1.0] * len(pruned)
+
+    def move(self, pruned: list[_Pruned], share: float, progress: float) -> None:
+        pass
+
 
 @dataclass(frozen=True)
-class _Ratio:
-    """A number of weights: all cost the same."""
+class _Ratio(_Weights):
+    """A ratio that is given."""
 
     final: float
 
     def ratio(self, pruned: list[_Pruned]) -> float:
         return self.final
 
-    def prices(self, pruned: list[_Pruned]) -> list[float]:
-        return [1.0] * len(pruned)
+
+@dataclass(frozen=True)
+class _Pace(_Weights):
+    """A ratio that rises as long as the error on validation images allows it.
+
+    Without a veto it would reach the most that the layers can have at the end of the ramp. In the last part of the
+    training it stays where validation last allowed it.
+    """
+
+    largest_error: float
+
+    def ratio(self, pruned: list[_Pruned]) -> float:
+        return math.exp(float(pruned[0].function.pace[0]))
+
+    def move(self, pruned: list[_Pruned], share: float, progress: float) -> None:
+        most = sum(each.weight.numel() for each in pruned) / sum(each.least for each in pruned)
+        for each in pruned:
+            pace = each.function.pace
+            pace[0] = pace[1] if progress > _LAST_RISE else pace[0] + pace[2] * share / RAMP * math.log(most)
+            pace[0] = min(float(pace[0]), math.log(most))
+
+    def judge(self, pruned: list[_Pruned], error: float) -> bool:
+        """Remember the ratio if the error allows it, else go back to the last one that it allowed."""
+        for each in pruned:
+            pace = each.function.pace
+            if error <= self.largest_error:
+                pace[1] = pace[0]
+                continue
+            if pace[0] == pace[1]:  # it was allowed before: chance, or a learning rate that has changed
+                pace[1] = (pace[1] - _GIVEN_BACK).clamp(min=0)
+            pace[0] = pace[1]
+            pace[2] /= 2
+        return error <= self.largest_error
 
 
-class _Size:
+class _Size(_Weights):
     """A number of bytes: a weight costs the bits that it takes in its layer."""
 
     def __init__(self, size: int, model: nn.Module) -> None:

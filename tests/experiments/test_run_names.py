@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from secateur.budget import Budget
 from secateur.experiments.presets import _differences, preset, run_name
 from secateur.methods import Dense, Han2015
 
@@ -17,7 +18,7 @@ def with_epochs(job, epochs):
     [
         (WHOLE, "lenet-300-100-mnist-quick-seed0"),
         (replace(WHOLE, seed=12), "lenet-300-100-mnist-quick-seed12"),
-        (preset("quick", "lenet-300-100"), "lenet-300-100-mnist-quick-manessi2018-seed0"),
+        (preset("quick", "lenet-300-100"), "lenet-300-100-mnist-quick-budget-seed0"),
         (WHOLE.reference(), "lenet-300-100-mnist-quick-dense-seed0"),
         (preset("paper", "lenet-5", data="digits"), "lenet-5-digits-paper-manessi2018-seed0"),
         (preset("paper", "alexnet", to_file=True), "alexnet-mnist-paper-seed0"),
@@ -34,7 +35,7 @@ def test_a_run_is_named_after_network_data_preset_and_seed(job, name):
         with_epochs(WHOLE, 3),
         replace(WHOLE, inputs=replace(WHOLE.inputs, augment=0.25)),
         replace(WHOLE, coding=replace(WHOLE.coding, codec="rans")),
-        replace(WHOLE, methods=(replace(WHOLE.methods[0], rho=0.5), WHOLE.methods[1])),
+        replace(WHOLE, methods=(replace(WHOLE.methods[0], budget=Budget(ratio=30)), WHOLE.methods[1])),
         with_epochs(WHOLE.reference(), 3),
         WHOLE.with_method(Han2015(rounds=2)),
     ],

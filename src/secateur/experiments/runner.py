@@ -22,7 +22,7 @@ from secateur.job import Job
 from secateur.measure import count
 from secateur.methods import Aids, Cautious
 from secateur.results import FileResult, LayerResult, RunError, RunResult, StageResult, last, write
-from secateur.train.observers import Observer
+from secateur.train.observers import Observer, Silent
 from secateur.train.processes import is_main_process, join_processes, wait_for_all
 from secateur.train.stage import Stage
 
@@ -72,7 +72,8 @@ def run(
     def file_size(network: nn.Module) -> int:
         return len(encoded(network, codec=job.coding.codec, metadata=header, sort_units=job.coding.sort_units))
 
-    for form, network in pipeline(job, model, train, Aids(file_size=file_size)):
+    aids = Aids(file_size=file_size, error=images.error, note=(observer or Silent()).note)
+    for form, network in pipeline(job, model, train, aids):
         errors[form], kept[form], finished = images.error(network), count(network).prunable.kept, network
     _refuse_guessing(directory, errors, images, stages)
     if is_main_process():

@@ -33,6 +33,7 @@ class SolvedThreshold(LearnedThreshold):
     moments: Tensor  # of the gradient by `relative`: its mean, its mean square, and the means of g and h
     gradient: Tensor  # ∂L₀/∂t, added up since the last update
     counts: Tensor  # steps so far, steps since the last update, updates so far
+    pace: Tensor  # ln(ratio) now and where validation last allowed it, and by how much the pace was lowered since
     calibration: Tensor  # bytes of the file as it was last written ÷ those that were estimated
 
     def __init__(self, weight: Tensor, shape: tuple[int, ...]) -> None:
@@ -44,6 +45,7 @@ class SolvedThreshold(LearnedThreshold):
         self.register_buffer("relative", zeros.clone())
         self.register_buffer("moments", torch.zeros(4, *shape, dtype=kind, device=weight.device))
         self.register_buffer("gradient", zeros.clone())
+        self.register_buffer("pace", torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
         self.register_buffer("calibration", torch.ones((), dtype=torch.float64))
         self.register_buffer("counts", torch.zeros(3, dtype=torch.int64))
 

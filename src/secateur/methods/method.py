@@ -51,6 +51,10 @@ class Aids:
 
     # The size of the file that a plain network would be written to, everything counted.
     file_size: Callable[[nn.Module], int] = lambda model: len(to_bytes(model.state_dict()))
+    # The error on validation images in per cent; None where there are none.
+    error: Callable[[nn.Module], float] | None = None
+    # Where a sentence to the user goes.
+    note: Callable[[str], None] = lambda text: None
 
 
 @runtime_checkable

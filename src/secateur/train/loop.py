@@ -64,7 +64,10 @@ def fit(
             journal.truncate(length)
         for epoch in range(done, stage.recipe.epochs):
             started = time.perf_counter()
-            line = training.epoch(epoch, observer) | measure(stage.model)
+            line = training.epoch(epoch, observer)
+            if stage.after_epoch is not None:
+                stage.after_epoch()
+            line |= measure(stage.model)
             seconds += time.perf_counter() - started
             if training.is_main:
                 journal.append(line)
