@@ -12,7 +12,7 @@ DEVELOPING := $(VENV)/.installed-dev-$(LEVELS)
 .PHONY: run test lint bench readme docs clean
 
 run: $(INSTALLED)
-	$(BIN)/secateur compress lenet-300-100 --data mnist --preset quick --resume
+	$(BIN)/secateur compress lenet-300-100 --data mnist --preset quick --ratio 60 --resume
 	$(BIN)/secateur evaluate
 
 test: lint

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -20,12 +20,13 @@ from rich.console import Console
 from typing_extensions import Doc
 
 import secateur
+from secateur.budget import Budget
 from secateur.cli import COMMANDS, load_command
 from secateur.cli.complaints import UsageError
 from secateur.cli.training import Compress
 from secateur.experiments import presets, reference
 from secateur.job import Coding, InputConfig
-from secateur.methods import METHODS, Dense, FewValues, Manessi2018
+from secateur.methods import METHODS, Budgeted, Dense, FewValues, Joint, Manessi2018
 from secateur.report.terminal import Watcher
 from secateur.sibling import SiblingConfig
 from secateur.train.recipe import Recipe
@@ -85,7 +86,17 @@ def _with_a_published_reference(monkeypatch):
         ("prune lenet-5 --init-quantile 1", "init_quantile must lie in [0, 1), got 1.0"),
         ("prune lenet-5 --init-quantile -0.1", "init_quantile must lie in [0, 1), got -0.1"),
         ("prune lenet-5 --alpha 0", "alpha must be positive and finite, got 0.0"),
-        ("prune lenet-5 --preset quick --alpha 0", "alpha must be positive and finite, got 0.0"),
+        ("prune lenet-5 --ratio 0.5", "ratio must be above 1, got 0.5"),
+        ("prune lenet-5 --ratio nan", "ratio must be a finite number, got nan"),
+        ("prune lenet-5 --ratio twenty", '--ratio cannot be "twenty"'),
+        (
+            "prune lenet-5 --ratio 20 --sparsity 0.9",
+            "a budget is one of ratio, sparsity, bytes and error_increase, got",
+        ),
+        ("compress lenet-5 --bytes 0", "bytes must be a whole number above 0, got 0"),
+        ("compress lenet-300-100 --sparsity 0.99999", "99.999 % zeros would keep 2.66 of 266,200 weights: "),
+        ("prune lenet-5 --error-increase -1", "error_increase must be ≥ 0, got -1"),
+        ("prune lenet-5 --preset best --alpha 0", "alpha must be positive and finite, got 0.0"),
         ("prune lenet-5 --epochs -1", "epochs must be a whole number ≥ 0, got -1"),
         ("prune lenet-5 --threads 0", "threads must be ≥ 1, got 0"),
         ("prune lenet-5 --seed -1", "seed must be ≥ 0, got -1"),
@@ -156,7 +167,7 @@ def defaults(printed, *configs):
             flag, value = f"--{entry.name.replace('_', '-')}", getattr(config, entry.name)
             if isinstance(value, bool):
                 assert flag in words
-            elif not isinstance(value, SiblingConfig):  # whose settings are flags of their own
+            elif not is_dataclass(value):  # whose settings are flags of their own
                 shown = "none" if value is None else re.escape(str(value))
                 assert re.search(rf" {flag}[ ,].*?\(default: {shown}\)", words), (flag, value)
 
@@ -196,6 +207,20 @@ def test_a_number_of_a_preset_can_be_taken_away(word):
     assert Compress.parsed(words).few_values.bias_levels is not None
     assert Compress.parsed([*words, "--bias-levels", word]).few_values.bias_levels is None
     assert Compress.parsed([*words, "--bias-levels", "7"]).few_values.bias_levels == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "methods"),
+    [
+        ("--ratio 30", (Budgeted(budget=Budget(ratio=30)), FewValues())),
+        ("--sparsity=0.9", (Budgeted(budget=Budget(sparsity=0.9)), FewValues())),
+        ("--error-increase 0.5", (Budgeted(budget=Budget(error_increase=0.5)), FewValues())),
+        ("--bytes 9000", (Joint(bytes=9000),)),
+        ("--method magnitude --ratio 30", (METHODS["magnitude"](ratio=30), FewValues())),
+    ],
+)
+def test_a_budget_chooses_the_method_that_keeps_it(words, methods):
+    assert Compress.parsed(["lenet-300-100", *words.split()]).job().methods == methods
 
 
 def test_flags_change_the_presets_job_and_nothing_else():

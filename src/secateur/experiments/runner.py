@@ -134,8 +134,8 @@ def _write_file(
     return result, images.error(load(directory.file))
 
 
-def _header(directory: RunDirectory, images: JobImages, error: float = 1.0) -> dict[str, str]:
-    """Return what the file says about its network."""
+def _header(directory: RunDirectory, images: JobImages, error: float = 10.0) -> dict[str, str]:
+    """Return what the file says about its network; without its error, the same in as many letters."""
     return {
         **describe_inputs(images.training.scaling, directory.read_job().data, images.training.images.classes),
         "run": directory.path.name,
