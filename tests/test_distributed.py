@@ -1,5 +1,6 @@
 """Two ranks, under DDP and FSDP2, learn what one process learns on the same batches."""
 
+import json
 import os
 import subprocess
 import sys
@@ -148,7 +149,7 @@ def test_the_runs_that_go_down_touch_zero_and_come_back(run):
 
 
 def test_two_ranks_compress_to_one_file(tmp_path):
-    words = ["compress", "lenet-300-100", "--data", "digits", "--epochs", "1", "--quantize-epochs", "1"]
+    words = ["compress", "lenet-300-100", "--data", "digits", "--ratio", "20", "--epochs", "1", "--quantize-epochs", "1"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launcher, "-m", "secateur", *words, "--runs", str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -157,3 +158,5 @@ def test_two_ranks_compress_to_one_file(tmp_path):
     (packed,) = (path for path in tmp_path.rglob("model.cut") if "dense" not in path.parent.name)
     assert done.stdout.count("First the dense network") == 1
     assert load(packed).input_shape == (1, 28, 28)
+    # Ranks that disagreed about what to cut would end with different weights, and not with exactly this many.
+    assert json.loads((packed.parent / "result.json").read_text())["kept_by_form"]["pruned"] == 266_200 // 20
