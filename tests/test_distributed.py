@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -148,10 +149,26 @@ def test_the_runs_that_go_down_touch_zero_and_come_back(run):
     assert any(min(path) < 0 < path[-1] for path in zip(*paths, strict=True))
 
 
+LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def test_two_ranks_are_one_training_and_not_two_of_the_same(tmp_path):
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        "from secateur.train.loop import _accelerator\n"
+        "from secateur.train.processes import join_processes\n"
+        "from secateur.train.recipe import Recipe\n"
+        "join_processes()\n"
+        "accelerator = _accelerator(Recipe())\n"
+        "print(f'{accelerator.process_index} of {accelerator.num_processes}\\n', end='', flush=True)\n"
+    )
+    done = subprocess.run([*LAUNCHER, str(script)], capture_output=True, text=True, timeout=240, check=False)
+    assert sorted(done.stdout.split("\n")) == ["", "0 of 2", "1 of 2"], done.stderr
+
+
 def test_two_ranks_compress_to_one_file(tmp_path):
-    words = ["compress", "lenet-300-100", "--data", "digits", "--ratio", "20", "--epochs", "1", "--quantize-epochs", "1"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, "-m", "secateur", *words, "--runs", str(tmp_path)]
+    words = shlex.split("compress lenet-300-100 --data digits --ratio 20 --epochs 1 --quantize-epochs 1")
+    command = [*LAUNCHER, "-m", "secateur", *words, "--runs", str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

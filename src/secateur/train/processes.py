@@ -15,7 +15,8 @@ def join_processes() -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from accelerate import PartialState  # which the training loop needs anyway
 
-        PartialState()
+        # Without `cpu` it takes processes that have no GPU for unrelated ones, and each would train alone.
+        PartialState(cpu=not torch.cuda.is_available())
 
 
 def wait_for_all() -> None:
