@@ -22,6 +22,7 @@ from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.files import decay_table, file_table, headline_table
 from secateur.report.tables.grid import Grid
 from secateur.report.tables.paper import gathering_table, search_table, sensitivity_table, table1, table2
+from secateur.report.tables.pretrained import encoder_table
 from secateur.report.tables.speed import LEVELS, network_speeds, speed_tables, step_table
 
 _BEGIN, _END = "<!-- results: begin (written by `make readme`) -->", "<!-- results: end -->"
@@ -43,6 +44,7 @@ def results_page(results: Path) -> str:
         *(decay_table(results, network) for network in _NETWORKS),
         search_table(results, _NETWORKS),
         *(sensitivity_table(results, network) for network in _NETWORKS),
+        encoder_table(results),
         coder_table(results),
         large_file_table(results),
         step_table(results),

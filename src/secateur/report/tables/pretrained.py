@@ -1,0 +1,51 @@
+"""Tables of pretrained networks, from what `benchmarks/` last measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from secateur.experiments.studies.summaries import mean_std
+from secateur.report.tables.benchmarks import read_benchmark
+from secateur.report.tables.grid import Grid, minutes, spread
+
+_NAMES = {
+    "budget": "budget",
+    "magnitude": "one-shot magnitude of all layers, fine-tuned",
+    "magnitude by layer": "one-shot magnitude of each layer, fine-tuned",
+}
+
+
+def encoder_table(results: Path) -> Grid:
+    """Compare a budget with one-shot magnitude, as `benchmarks/sentence_encoder.py` last measured it."""
+    measured = read_benchmark(results, "sentence_encoder")
+    title = "A pretrained sentence encoder, distilled to itself"
+    header = ("zeros, method", "seeds", "cosine to the dense encoder", "STS-B, Spearman × 100", "minutes")
+    runs: dict[tuple[float, str], list[dict[str, Any]]] = {}
+    dense = [row for row in measured["rows"] if row["method"] == "dense"]
+    for row in measured["rows"]:
+        if row["method"] != "dense":
+            runs.setdefault((row["sparsity"], row["method"]), []).append(row)
+    if not dense or not runs:
+        return Grid(title, header, ())
+    rows = [("dense", "–", "1", f"{100 * dense[0]['spearman']:.1f}", "–")]
+    for (sparsity, method), found in sorted(runs.items(), key=lambda item: (item[0][0], [*_NAMES].index(item[0][1]))):
+        rows.append(
+            (
+                f"{100 * sparsity:g} %, {_NAMES[method]}",
+                str(len(found)),
+                spread(mean_std(row["cosine"] for row in found), 3),
+                spread(mean_std(100 * row["spearman"] for row in found), 1),
+                minutes(mean_std(row["seconds"] for row in found)),
+            )
+        )
+    config, sentences = measured["config"], measured["sentences"]
+    note = (
+        f"all-MiniLM-L6-v2; zeros among the {runs[next(iter(runs))][0]['weights']:,} weights of its 36 linear layers. "
+        f"All rivals take {config['steps']} steps in all, on the same batches of {config['batch']} out of "
+        f"{sentences['training']:,} sentences, with the same loss and learning rate (Adam, {config['lr']:g}, falling "
+        f"to 0), chosen on {sentences['validation']:,} others. Cosine: mean over {sentences['held_out']:,} held-out "
+        f"sentences. STS-B: its test set, {measured['pairs']:,} pairs. Mean ± standard deviation over seeds; minutes "
+        "on one thread of a busy machine."
+    )
+    return Grid(title, header, tuple(rows), note)
