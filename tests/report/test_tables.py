@@ -198,10 +198,14 @@ def test_the_encoder_is_shown_dense_first_and_then_by_zeros_and_method(tmp_path)
         "sentences": {"training": 9, "validation": 3, "held_out": 5},
         "pairs": 7,
         "rows": [*runs, {"method": "dense", "cosine": 1.0, "spearman": 0.815}],
+        "search": [{"method": "magnitude", "sparsity": 0.8, "lr": 1e-4, "validation_cosine": 0.55}],
     }
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "sentence_encoder.json").write_text(json.dumps(content))
-    dense, budget, magnitude = encoder_table(tmp_path).rows
+    grid = encoder_table(tmp_path)
+    assert "chosen on 3 other sentences" in grid.note
+    assert "cosine 0.550 at 0.0001" in grid.note
+    dense, budget, magnitude = grid.rows
     assert dense == ("dense", "–", "1", "81.5", "–")
     assert budget == ("80 %, budget", "1", "0.750", "25.0", "1.0")
     assert magnitude[1:] == ("2", "0.500 ± 0.000", "25.0 ± 0.0", "1.0 ± 0.0")

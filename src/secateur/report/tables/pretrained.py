@@ -42,10 +42,23 @@ def encoder_table(results: Path) -> Grid:
     config, sentences = measured["config"], measured["sentences"]
     note = (
         f"all-MiniLM-L6-v2; zeros among the {runs[next(iter(runs))][0]['weights']:,} weights of its 36 linear layers. "
-        f"All rivals take {config['steps']} steps in all, on the same batches of {config['batch']} out of "
+        f"All methods take {config['steps']} steps in all, on the same batches of {config['batch']} out of "
         f"{sentences['training']:,} sentences, with the same loss and learning rate (Adam, {config['lr']:g}, falling "
-        f"to 0), chosen on {sentences['validation']:,} others. Cosine: mean over {sentences['held_out']:,} held-out "
-        f"sentences. STS-B: its test set, {measured['pairs']:,} pairs. Mean ± standard deviation over seeds; minutes "
-        "on one thread of a busy machine."
+        f"to 0). {_search(measured)}Cosine: mean over {sentences['held_out']:,} held-out sentences. STS-B: its test "
+        f"set, {measured['pairs']:,} pairs. Mean ± standard deviation over seeds; minutes on one thread of a busy "
+        "machine."
     )
     return Grid(title, header, tuple(rows), note)
+
+
+def _search(measured: dict[str, Any]) -> str:
+    """Say what the learning rate was chosen from, and for which method."""
+    tried = measured.get("search", [])
+    if not tried:
+        return ""
+    found = ", ".join(f"{row['validation_cosine']:.3f} at {row['lr']:g}" for row in tried)
+    first, others = tried[0], measured["sentences"]["validation"]
+    return (
+        f"That rate was chosen on {others:,} other sentences for the method {_NAMES[first['method']]}, with "
+        f"{100 * first['sparsity']:g} % zeros and one seed: cosine {found}. "
+    )

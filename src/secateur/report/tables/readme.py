@@ -56,9 +56,10 @@ def results_page(results: Path) -> str:
 _INTRODUCTION = """# Results
 
 `make readme` writes this page from the files in `results/`. `secateur reproduce` produces those of runs, one JSON per
-seed with settings, versions and times; the scripts in `benchmarks/` produce those of speed and codecs. All settings
-were chosen on images split from the training set; the test set was read once, at the end. "not run" marks what was not
-run. AlexNet and transfer learning, the paper's other experiments, are not reproduced yet."""
+seed with settings, versions and times; the scripts in `benchmarks/` produce those of speed, codecs and a sentence
+encoder. All settings were chosen on images or sentences split from the training set; the test set was read once, at the
+end. "not run" marks what was not run. AlexNet and transfer learning, the paper's other experiments, are not reproduced
+yet."""
 
 
 def with_results(readme: str, results: Path) -> str:
