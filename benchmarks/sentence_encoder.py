@@ -7,12 +7,13 @@ the first step and then trains the others; `magnitude by layer` cuts the same sh
 
 Weights: a directory that `transformers` can read, such as that of all-MiniLM-L6-v2. Sentences: files in the format of
 the STS benchmark, whose columns six and seven are sentences; `--similarity` is its test file, with scores in column
-five. Pairs are split into training, validation and held-out ones, and no sentence is in two parts. Settings were chosen
-on validation sentences. A run that is in the results is not repeated.
+five. Pairs are split into training, validation and held-out ones, and no sentence is in two parts: a learning rate is
+chosen by `validation_cosine`. A run that is in the results is not repeated.
 """
 
 import argparse
 import copy
+import itertools
 import json
 import math
 import random
@@ -220,15 +221,15 @@ class Study:
         """Return the teacher's own row."""
         return {"method": "dense", "cosine": 1.0, "spearman": self.similarity(self.teacher)}
 
-    def run(self, method: str, sparsity: float, seed: int) -> dict[str, object]:
+    def run(self, method: str, sparsity: float, lr: float, seed: int) -> dict[str, object]:
         """Return the row of one run; with `--validate` only what may be looked at while settings are chosen."""
         start = time.perf_counter()
         given = self.options
-        settings = {"steps": given.steps, "batch": given.batch, "lr": given.lr, "seed": seed, "sparsity": sparsity}
-        student = distil(self.teacher, self.training, method, **settings)
+        settings = {"sparsity": sparsity, "lr": lr, "seed": seed}
+        student = distil(self.teacher, self.training, method, steps=given.steps, batch=given.batch, **settings)
         seconds = time.perf_counter() - start
         weights = [(tensor.name, tensor.stored) for tensor in parameters(student.encoder) if tensor.is_weight]
-        row = {"method": method, "sparsity": sparsity, "seed": seed, "seconds": seconds}
+        row = {"method": method, **settings, "seconds": seconds}
         row["validation_cosine"] = self.cosine(student, "validation")
         if not given.validate:
             row["cosine"] = self.cosine(student, "held_out")
@@ -244,19 +245,21 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, required=True, help="directory of the pretrained encoder")
     parser.add_argument("--sentences", type=Path, nargs="+", required=True, help="files of the STS benchmark")
     parser.add_argument("--similarity", type=Path, required=True, help="test file of the STS benchmark")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS[:2])
     parser.add_argument("--steps", type=int, default=240)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--lr", type=float, nargs="+", default=(4e-4, 1e-3))
     parser.add_argument("--sparsity", type=float, nargs="+", default=(0.5, 0.8))
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--validate", action="store_true", help="leave out held-out sentences and similarity")
     parser.add_argument("--results", type=Path, help="write, or continue, this JSON file")
     options = parser.parse_args()
+    if options.validate and options.results:
+        parser.error("--validate runs are not complete: leave out --results")
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     study = Study(options)
-    config = {"steps": options.steps, "batch": options.batch, "lr": options.lr, "longest": LONGEST}
+    config = {"steps": options.steps, "batch": options.batch, "longest": LONGEST}
     content = {"config": config, **study.facts, "rows": []}
     if options.results and options.results.exists():
         content = json.loads(options.results.read_text(encoding="utf-8"))
@@ -264,23 +267,24 @@ def main() -> None:
             raise SystemExit(f"{options.results} has other settings ({content['config']}): name another file")
 
     def wanted(*run: object) -> bool:
-        return all((row["method"], row.get("sparsity"), row.get("seed")) != run for row in content["rows"])
+        known = ("method", "sparsity", "lr", "seed")
+        return all(tuple(row.get(name) for name in known) != run for row in content["rows"])
 
     def add(row: dict[str, object]) -> None:
         content["rows"].append(row)
         shown = ("cosine", "spearman", "validation_cosine", "seconds", "kept")
         numbers = "".join(f"  {name} {row[name]:.4f}" for name in shown if name in row)
-        print(f"{row['method']:20} {row.get('sparsity', 0):4.0%}  seed {row.get('seed', '–')}{numbers}", flush=True)
+        run = f"{row['method']:20}{row.get('sparsity', 0):5.0%}  lr {row.get('lr', 0):g}  seed {row.get('seed', '–')}"
+        print(run + numbers, flush=True)
         if options.results:
             write_atomically(options.results, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
-    if wanted("dense", None, None) and not options.validate:
+    if wanted("dense", None, None, None) and not options.validate:
         add(study.dense())
-    for seed in range(options.seeds):
-        for sparsity in options.sparsity:
-            for method in options.methods:
-                if wanted(method, sparsity, seed):
-                    add(study.run(method, sparsity, seed))
+    for seed, lr, sparsity in itertools.product(range(options.seeds), options.lr, options.sparsity):
+        for method in options.methods:
+            if wanted(method, sparsity, lr, seed):
+                add(study.run(method, sparsity, lr, seed))
 
 
 if __name__ == "__main__":
