@@ -57,8 +57,8 @@ _INTRODUCTION = """# Results
 
 `make readme` writes this page from the files in `results/`. `secateur reproduce` produces those of runs, one JSON per
 seed with settings, versions and times; the scripts in `benchmarks/` produce those of speed, codecs and a sentence
-encoder. All settings were chosen on images or sentences split from the training set; the test set was read once, at the
-end. "not run" marks what was not run. AlexNet and transfer learning, the paper's other experiments, are not reproduced
+encoder. All settings of runs were chosen on images split from the training set; the test set was read once, at the end.
+"not run" marks what was not run. AlexNet and transfer learning, the paper's other experiments, are not reproduced
 yet."""
 
 
