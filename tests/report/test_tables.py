@@ -194,6 +194,8 @@ def test_the_encoder_is_shown_dense_first_and_then_by_zeros_and_method(tmp_path)
     run = {"method": "magnitude", "sparsity": 0.8, "lr": 1e-3, "weights": 1000, "validation_cosine": 0.5}
     run |= {"cosine": 0.5, "spearman": 0.25, "seconds": 60.0}
     runs = [{**run, "seed": 0}, {**run, "seed": 1}, {**run, "seed": 0, "method": "budget", "cosine": 0.75}]
+    slow = {**run, "seed": 0, "lr": 1e-4, "validation_cosine": 0.4}
+    runs += [slow, {**slow, "method": "budget", "cosine": 0.3}]
     content = {
         "config": {"steps": 4, "batch": 2},
         "sentences": {"training": 9, "validation": 3, "held_out": 5},
@@ -202,7 +204,9 @@ def test_the_encoder_is_shown_dense_first_and_then_by_zeros_and_method(tmp_path)
     }
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "sentence_encoder.json").write_text(json.dumps(content))
-    dense, budget, magnitude = encoder_table(tmp_path).rows
+    grid = encoder_table(tmp_path)
+    dense, *_, budget, magnitude = grid.rows
+    assert "+0.250 at 80 % zeros; at equal rates it is higher except at 80 % zeros and a rate of 0.0001." in grid.note
     assert dense == ("dense", "–", "1", "1", "81.5", "–")
     assert budget == ("80 %, 0.001, budget", "1", "0.500", "0.750", "25.0", "1.0")
     assert magnitude[1:] == ("2", "0.500 ± 0.000", "0.500 ± 0.000", "25.0 ± 0.0", "1.0 ± 0.0")
