@@ -16,6 +16,7 @@ from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.files import file_table, headline_table
 from secateur.report.tables.paper import search_table, table1, table2
+from secateur.report.tables.pretrained import encoder_table
 from secateur.report.tables.readme import references
 from secateur.report.tables.speed import step_table
 from secateur.results import FileResult, HistoryPoint, StageResult, write
@@ -186,6 +187,29 @@ def test_the_cost_of_a_step_is_shown_as_it_was_measured(tmp_path):
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "training_step.json").write_text(json.dumps({"rows": {"a net": row}}))
     assert step_table(tmp_path).rows == (("a net", "2.00", "2.50", "1.25", "1.20 … 1.30"),)
+
+
+def test_the_encoder_is_shown_dense_first_and_then_by_zeros_and_method(tmp_path):
+    assert encoder_table(tmp_path).rows == ()
+    run = {"method": "magnitude", "sparsity": 0.8, "lr": 1e-3, "weights": 1000, "validation_cosine": 0.5}
+    run |= {"cosine": 0.5, "spearman": 0.25, "seconds": 60.0}
+    runs = [{**run, "seed": 0}, {**run, "seed": 1}, {**run, "seed": 0, "method": "budget", "cosine": 0.75}]
+    slow = {**run, "seed": 0, "lr": 1e-4, "validation_cosine": 0.4}
+    runs += [slow, {**slow, "method": "budget", "cosine": 0.3}]
+    content = {
+        "config": {"steps": 4, "batch": 2},
+        "sentences": {"training": 9, "validation": 3, "held_out": 5},
+        "pairs": 7,
+        "rows": [*runs, {"method": "dense", "cosine": 1.0, "spearman": 0.815}],
+    }
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "sentence_encoder.json").write_text(json.dumps(content))
+    grid = encoder_table(tmp_path)
+    dense, *_, budget, magnitude = grid.rows
+    assert "+0.250 at 80 % zeros; at equal rates it is higher except at 80 % zeros and a rate of 0.0001." in grid.note
+    assert dense == ("dense", "–", "1", "1", "81.5", "–")
+    assert budget == ("80 %, 0.001, budget", "1", "0.500", "0.750", "25.0", "1.0")
+    assert magnitude[1:] == ("2", "0.500 ± 0.000", "0.500 ± 0.000", "25.0 ± 0.0", "1.0 ± 0.0")
 
 
 def test_without_benchmarks_the_tables_of_codecs_are_empty(tmp_path):
