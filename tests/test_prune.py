@@ -2,6 +2,7 @@
 
 import copy
 import math
+import warnings
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 from toy_networks import CASES, Tied, convolutional, mlp, train
 
-from secateur import build_sibling, keep_zeros, learned_thresholds, prune, theta
+from secateur import SiblingConfig, build_sibling, keep_zeros, learned_thresholds, prune, theta
 from secateur.weights.tensors import tensors
 
 
@@ -202,3 +203,19 @@ def test_pruning_works_in_inference_mode_and_gives_weights_that_can_be_trained()
 def test_a_model_without_zeros_has_nothing_to_keep():
     with pytest.raises(ValueError, match="no zero weights"):
         keep_zeros(mlp())
+
+
+def test_a_theta_too_soft_for_its_weights_is_named_with_the_alpha_it_needs():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(200, 50, bias=False))
+    nn.init.normal_(model[0].weight, std=0.045)
+    for alpha, warned in ((50.0, True), (100.0, False), (500.0, False)):
+        sibling = build_sibling(copy.deepcopy(model), SiblingConfig(alpha=alpha, init_quantile=0.95))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            prune(sibling)
+        said = [str(each.message) for each in caught]
+        assert (len(said) == 1) == warned, (alpha, said)
+        if warned:
+            assert '"0.weight": 9500 of 10000 weights are below the threshold' in said[0]
+            assert "an alpha of about 1" in said[0]

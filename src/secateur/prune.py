@@ -10,7 +10,12 @@ from torch.nn.parameter import is_lazy
 
 from secateur.functions.mask import FixedMask
 from secateur.functions.quantizer import Quantizer
-from secateur.functions.threshold import LearnedThreshold, learned_thresholds, warn_of_stuck_thresholds
+from secateur.functions.threshold import (
+    LearnedThreshold,
+    learned_thresholds,
+    warn_of_soft_thresholds,
+    warn_of_stuck_thresholds,
+)
 from secateur.weights.reading import attach, copied, settle_
 from secateur.weights.tensors import parameters, tensors
 
@@ -37,6 +42,7 @@ def prune(
         function.cutoff, function.survivors, function.allow_empty = cutoff, survivors, allow_empty
     settle_(plain)
     warn_of_stuck_thresholds(sibling, stacklevel=2)
+    warn_of_soft_thresholds(sibling, cutoff, stacklevel=2)
     return plain
 
 

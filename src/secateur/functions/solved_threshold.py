@@ -27,6 +27,7 @@ class SolvedThreshold(LearnedThreshold):
     """
 
     cutoff = 0.0
+    is_soft = False
     solved: Tensor  # what the threshold was set to: an optimizer that trains all parameters alike moves that
     unit: Tensor
     relative: Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ class LearnedThreshold(WeightFunction):
     """
 
     prunes = True
+    is_soft: bool = True  # whether weights below the threshold are read as something else than zero
     threshold: nn.Parameter
     alpha: float
     cutoff: float = 1e-3
@@ -140,6 +142,29 @@ def warn_of_stuck_thresholds(sibling: nn.Module, stacklevel: int) -> None:
             warnings.warn(
                 f'"{tensor.name}": no threshold gets a gradient any more, every weight is far from it '
                 f"({_range(function.threshold)}); its sparsity was decided by overshooting: train with a smaller rho",
+                stacklevel=stacklevel + 1,
+            )
+
+
+def warn_of_soft_thresholds(sibling: nn.Module, cutoff: float, stacklevel: int) -> None:
+    """Name the tensors most of whose weights are below their threshold and are kept all the same: θ is too soft there.
+
+    At |w| = t/2 θ is about t·exp(−αt/2), and that is below γ for α > 2·ln(t/γ)/t.
+    """
+    for tensor in tensors(sibling) if cutoff else ():  # without a cut-off nothing is to be cut
+        function = tensor.function(LearnedThreshold)
+        if function is None or function is not tensor.functions[0] or not function.is_soft:
+            continue
+        weight, threshold = tensor.stored.detach(), function.threshold.detach()
+        below = weight.abs() < threshold
+        cut = theta(weight, threshold, function.alpha).abs() < cutoff
+        if below.sum() > weight.numel() / 2 and (cut & below).sum() < below.sum() / 2:
+            middle = threshold.mean().item()
+            needed = 2 * math.log(max(middle / cutoff, math.e)) / middle
+            warnings.warn(
+                f'"{tensor.name}": {int(below.sum())} of {weight.numel()} weights are below the threshold '
+                f"({_range(threshold)}), but only {int((cut & below).sum())} of them are cut: θ is too soft for "
+                f"weights of this size; an alpha of about {needed:.2g} would cut them, or a budget (secateur.Pruner)",
                 stacklevel=stacklevel + 1,
             )
 
