@@ -64,7 +64,6 @@ class Budgeted(Method):
                 recipe=recipe,
                 between=pruner.advance,
                 target={} if target is None else {"ratio": target},
-                forms=lambda: {"cut": model},
             )
         else:
             yield from self._as_far_as_the_error_allows(model, recipe, aids)
@@ -97,7 +96,6 @@ class Budgeted(Method):
             between=pruner.advance,
             after_epoch=judge,
             order=1,
-            forms=lambda: {"cut": model},
         )
         if aids.error is not None and (reached := aids.error(model)) > dense_error + increase:
             aids.note(

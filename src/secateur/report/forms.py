@@ -7,6 +7,7 @@ _WORDS = {
     "raw": "cut, kept weights at their raw values (the paper's form)",
     "pruned": "pruned network",
     "shared": "few values per layer",
+    "joint": "few values per layer, learned with the thresholds",
     "file": "read back from the file",
 }
 

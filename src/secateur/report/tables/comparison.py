@@ -79,7 +79,8 @@ def stages_table(results: Path, presets: tuple[str, ...], networks: tuple[str, .
     """Show whether the steps of a pipeline interfere: the test error after each of them, as far as it is published."""
     found = [summarize_files(results, preset, network) for network in networks for preset in presets]
     shown = [row for row in found if row is not None and len(row.errors) > 1]
-    forms = tuple(dict.fromkeys(form for row in shown for form in row.errors))
+    # Rows with the most forms first: their order is that of the pipeline, which those with fewer forms do not know.
+    forms = tuple(dict.fromkeys(form for row in sorted(shown, key=lambda row: -len(row.errors)) for form in row.errors))
     header = ("network, preset", "seeds", *(f"{in_words(form)}, error %" for form in forms), "file, kB")
     return Grid("Error after each step of a pipeline", header, tuple(_stages(row, forms) for row in shown))
 
