@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -98,17 +99,18 @@ class Pruner:
         """Take the gradients of the thresholds, before they are set to zero, and move the thresholds."""
         if self.steps is None:
             raise ValueError("step() needs the number of all steps: Pruner(model, budget, steps=len(loader) * epochs)")
+        for each in self._pruned:
+            if each.function.threshold.grad is None:
+                raise ValueError(
+                    f'"{each.name}": its threshold has no gradient: call Pruner.step() after backward() and before '
+                    "zero_grad(), and let the loss depend on every layer"
+                )
         with torch.no_grad():
             for each in self._pruned:
-                if each.function.threshold.grad is None:
-                    raise ValueError(
-                        f'"{each.name}": its threshold has no gradient: call Pruner.step() after backward() and before '
-                        "zero_grad(), and let the loss depend on every layer"
-                    )
                 each.function.after_step(each.weight)
-            done = int(self._pruned[0].function.counts[0]) + 1
-            for each in self._pruned:
-                each.function.counts[0] = done
+        counts = self._pruned[0].function.counts
+        counts[0] += 1
+        done = int(counts[0])
         self.advance(done, max(done, self.steps))
 
     @torch.no_grad()
@@ -120,7 +122,7 @@ class Pruner:
         progress = min(done / total, 1.0)
         self._goal.move(self._pruned, interval / total, progress)
         if done < total:
-            self._learn(progress, max(total // interval, 1))
+            self._learn(progress, interval, max(total // interval, 1))
         self._solve(self.wanted(progress), exact=done >= total)
 
     def wanted(self, progress: float) -> float:
@@ -157,16 +159,15 @@ class Pruner:
         with torch.no_grad():
             self._solve(number, exact=True)
 
-    def _learn(self, progress: float, updates: int) -> None:
-        """Move the relative thresholds by one step of gradient descent."""
+    def _learn(self, progress: float, steps: int, updates: int) -> None:
+        """Move the relative thresholds by one step of gradient descent, one of so many updates, after so many steps."""
         functions = [each.function for each in self._pruned]
-        slopes = [function.mean_gradient() * function.threshold for function in functions]
+        slopes = [function.mean_gradient(steps) * function.threshold for function in functions]
         betas = self._goal.prices(self._pruned)
         prices = [beta * each.norm_slope() for beta, each in zip(betas, self._pruned, strict=True)]
         for function, slope, price in zip(functions, slopes, prices, strict=True):
             function.gradient.zero_()
-            function.counts[1] = 0
-            function.counts[2] += 1
+            function.counts[1] += 1
             function.moments[2].lerp_(slope, 1 - _SLOW)
             function.moments[3].lerp_(price, 1 - _SLOW)
         multiplier = self.multiplier
@@ -174,7 +175,7 @@ class Pruner:
             descent = slope + multiplier * price
             function.moments[0].lerp_(descent, 1 - _MEAN)
             function.moments[1].lerp_(descent.square(), 1 - _MEAN_SQUARE)
-        number = int(functions[0].counts[2])
+        number = int(functions[0].counts[1])
         means = [function.moments[0] / (1 - _MEAN**number) for function in functions]
         sizes = [(function.moments[1] / (1 - _MEAN_SQUARE**number)).sqrt() for function in functions]
         least = max(_NEXT_TO_NOTHING * max(float(size.max()) for size in sizes), torch.finfo(sizes[0].dtype).tiny)
@@ -189,17 +190,20 @@ class Pruner:
     def _solve(self, wanted: float, *, exact: bool) -> None:
         """Set all thresholds to one scale s, so that about `wanted` weights, or exactly that many, are kept."""
         stride = 1 if exact else math.ceil(self.weights / _SAMPLE)
-        sizes = [each.relative_sizes() for each in self._pruned]
+        sizes = [each.relative_sizes(stride) for each in self._pruned]
         for each, size in zip(self._pruned, sizes, strict=True):
             if not size.sum().isfinite():
                 raise FloatingPointError(f'"{each.name}" became NaN or infinite: lower the learning rate')
         if exact:
             sizes = [each.with_least(size) for each, size in zip(self._pruned, sizes, strict=True)]
-        sample = torch.cat([size.flatten()[::stride] for size in sizes])
+        sample = torch.cat([size.flatten() for size in sizes])
         keep = max(1, min(round(wanted / stride), len(sample)))
-        scale = sample.kthvalue(len(sample) - keep + 1).values
+        scale = _largest(sample, keep)
         for each, size in zip(self._pruned, sizes, strict=True):
-            each.set_threshold(scale, size, exact=exact)
+            if exact or stride * int((size >= scale).sum()) < each.least:
+                each.set_exactly(scale)
+            else:
+                each.set_threshold(scale)
 
 
 def final_ratio(budget: Budget, sizes: Sequence[int]) -> float:
@@ -218,6 +222,14 @@ def final_ratio(budget: Budget, sizes: Sequence[int]) -> float:
 def _least(weights: int) -> int:
     """Return how many weights a layer keeps in any case: an empty one would pass nothing on, and never recover."""
     return math.ceil(math.pow(weights, 1 / 3))
+
+
+def _largest(values: Tensor, number: int) -> Tensor:
+    """Return the so-manieth largest value; NumPy takes half as long on the CPU."""
+    place = len(values) - number
+    if values.is_cpu:
+        return torch.from_numpy(np.partition(values.numpy(), place))[place]
+    return values.kthvalue(place + 1).values
 
 
 @dataclass(frozen=True)
@@ -242,34 +254,38 @@ class _Pruned:
         """How many weights the layer keeps in any case."""
         return _least(self.weight.numel())
 
-    def relative_sizes(self) -> Tensor:
-        """Return |w| / (u·exp(r)), which is compared with s."""
+    def relative_sizes(self, stride: int = 1) -> Tensor:
+        """Return |w| / (u·exp(r)), which is compared with s, of every so-manieth weight."""
         function, weight = self.function, self.weight.detach()
-        unit = function.unit.clamp(min=torch.finfo(function.unit.dtype).tiny)
-        return weight.abs().to(unit.dtype) / (unit * function.relative.exp())
+        unit = function.unit.clamp(min=torch.finfo(function.unit.dtype).tiny) * function.relative.exp()
+        if stride > 1:
+            weight, unit = (each.flatten()[::stride] for each in torch.broadcast_tensors(weight, unit))
+        return weight.abs().to(unit.dtype) / unit
 
     def with_least(self, sizes: Tensor) -> Tensor:
         """Return the sizes with those of the weights that are kept in any case set to infinity."""
         flat = sizes.flatten()
         return flat.scatter(0, flat.topk(self.least).indices, torch.inf).view(sizes.shape)
 
-    def set_threshold(self, scale: Tensor, sizes: Tensor, *, exact: bool) -> None:
-        """Set t = s·u·exp(r), or lower if the layer would keep too little.
-
-        If it has to be `exact`, t is the smallest weight kept: weights gather at the threshold, and rounding would
-        decide about them.
-        """
+    def set_threshold(self, scale: Tensor) -> None:
+        """Set t = s·u·exp(r)."""
         function = self.function
-        threshold = scale * function.unit * function.relative.exp()
-        kept = sizes >= scale
-        if exact or int(kept.sum()) < self.least:
-            kept = self.with_least(sizes) >= scale
-            size = torch.where(kept, self.weight.detach().abs().to(threshold.dtype), torch.inf)
-            shared = [dim for dim, length in enumerate(threshold.shape) if length == 1]
-            smallest = size.amin(shared, keepdim=True) if shared else size
-            threshold = torch.where(smallest.isfinite(), smallest, threshold)
-        function.solved.copy_(threshold)
-        function.threshold.copy_(threshold)
+        function.solved.copy_(scale * function.unit * function.relative.exp())
+        function.threshold.copy_(function.solved)
+
+    def set_exactly(self, scale: Tensor) -> None:
+        """Set t to the smallest weight that is kept, for the layer must have enough of them, or exactly that many.
+
+        Weights gather at the threshold, and rounding would decide about them.
+        """
+        self.set_threshold(scale)
+        solved = self.function.solved
+        kept = self.with_least(self.relative_sizes()) >= scale
+        size = torch.where(kept, self.weight.detach().abs().to(solved.dtype), torch.inf)
+        shared = [dim for dim, length in enumerate(solved.shape) if length == 1]
+        smallest = size.amin(shared, keepdim=True) if shared else size
+        solved.copy_(torch.where(smallest.isfinite(), smallest, solved))
+        self.function.threshold.copy_(solved)
 
     def norm_slope(self) -> Tensor:
         """Return ∂‖θ‖₁/∂t, of a sample of a large layer."""

@@ -10,6 +10,7 @@ from torch import nn
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.images import JobImages
 from secateur.functions.quantizer import Quantizer
+from secateur.functions.solved_threshold import solved_thresholds
 from secateur.functions.threshold import learned_thresholds
 from secateur.measure import count
 from secateur.quantize import coded_bits
@@ -32,7 +33,9 @@ def measure_progress(model: nn.Module, error: Callable[[nn.Module], float]) -> L
     line["kept_per_layer"] = {tensor.name: tensor.kept for tensor in totals.prunable.tensors}
     if any(isinstance(module, Quantizer) for module in model.modules()):
         with torch.no_grad():
-            line["coded_bytes"] = coded_bits(model).item() / 8
+            # As far as real files are smaller or larger than estimated, for a method that compares them.
+            factor = next((float(each.calibration) for each in solved_thresholds(model).values()), 1.0)
+            line["coded_bytes"] = coded_bits(model).item() / 8 * factor
     return line
 
 

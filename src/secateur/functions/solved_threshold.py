@@ -33,7 +33,7 @@ class SolvedThreshold(LearnedThreshold):
     relative: Tensor
     moments: Tensor  # of the gradient by `relative`: its mean, its mean square, and the means of g and h
     gradient: Tensor  # ∂L₀/∂t, added up since the last update
-    counts: Tensor  # steps so far, steps since the last update, updates so far
+    counts: Tensor  # steps so far, by `Pruner.step`, and updates so far
     pace: Tensor  # ln(ratio) now and where validation last allowed it, and by how much the pace was lowered since
     calibration: Tensor  # bytes of the file as it was last written ÷ those that were estimated
 
@@ -48,7 +48,7 @@ class SolvedThreshold(LearnedThreshold):
         self.register_buffer("gradient", zeros.clone())
         self.register_buffer("pace", torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
         self.register_buffer("calibration", torch.ones((), dtype=torch.float64))
-        self.register_buffer("counts", torch.zeros(3, dtype=torch.int64))
+        self.register_buffer("counts", torch.zeros(2, dtype=torch.int64))
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the weights with |w| ≥ threshold; the others are zero, and all of them have θ's gradient."""
@@ -79,9 +79,9 @@ class SolvedThreshold(LearnedThreshold):
         [slope] = torch.autograd.grad(norm, threshold)
         return slope
 
-    def mean_gradient(self) -> Tensor:
-        """Return the mean ∂L₀/∂t since the last update; what is infinite is of steps that a loss scaler skips."""
-        return (self.gradient / self.counts[1].clamp(min=1)).nan_to_num(0.0, 0.0, 0.0)
+    def mean_gradient(self, steps: int) -> Tensor:
+        """Return the mean ∂L₀/∂t of the steps since the last update; infinite ones are of steps that a scaler skips."""
+        return (self.gradient / steps).nan_to_num(0.0, 0.0, 0.0)
 
     def groups(self, rho: float) -> list[FunctionGroup]:
         """Return the threshold at a learning rate of zero: its gradient is wanted, and `Pruner` sets it."""
@@ -91,7 +91,6 @@ class SolvedThreshold(LearnedThreshold):
         """Remember the gradient by the threshold until the next update, and undo what the optimizer did to it."""
         if self.threshold.grad is not None:
             self.gradient += self.threshold.grad
-            self.counts[1] += 1
         self.threshold.copy_(self.solved)
 
     def bits(self, weight: Tensor) -> Tensor:
