@@ -1,7 +1,7 @@
 """Thresholds, weights, steps and biases learned together under one budget of bytes: the paper's last wish.
 
-Manessi et al. 2018 name as future work "pruning and quantisation learned together by gradient descent". Here a layer
-reads a grid with a learned step behind its threshold, and the loss is
+Manessi et al. 2018 end their future work with "a pruning+quantization step learnable by stochastic gradient descent
+methods". Here a layer reads a grid with a learned step behind its threshold, and the loss is
 
     L₀ + λ·bits
 
