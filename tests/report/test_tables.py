@@ -12,6 +12,7 @@ from secateur.experiments.studies.searches import EpochSearch, QualitySearch, ep
 from secateur.experiments.studies.summaries import summarize
 from secateur.job import Job
 from secateur.literature import LAYERS
+from secateur.report.tables.budgets import cost_table, met_table
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.files import file_table, headline_table
@@ -210,6 +211,21 @@ def test_the_encoder_is_shown_dense_first_and_then_by_zeros_and_method(tmp_path)
     assert dense == ("dense", "–", "1", "1", "81.5", "–")
     assert budget == ("80 %, 0.001, budget", "1", "0.500", "0.750", "25.0", "1.0")
     assert magnitude[1:] == ("2", "0.500 ± 0.000", "0.500 ± 0.000", "25.0 ± 0.0", "1.0 ± 0.0")
+
+
+def test_budgets_are_shown_with_the_worst_optimizer(tmp_path):
+    assert met_table(tmp_path).rows == cost_table(tmp_path).rows == ()
+    (tmp_path / "benchmarks").mkdir()
+    runs = [
+        {"network": "a net", "wanted": 20, "optimizer": name, "ratio": ratio}
+        for name, ratio in (("Adam", 20), ("SGD", 19))
+    ]
+    (tmp_path / "benchmarks" / "budgets_met.json").write_text(json.dumps({"rows": runs, "steps": 7}))
+    row = {"step_ms": 4.0, "pruner_ms": 0.1, "share": 0.025}
+    (tmp_path / "benchmarks" / "pruner_step.json").write_text(json.dumps({"rows": {"a net": row}}))
+    assert met_table(tmp_path).rows == (("a net", "20×", "Adam 20.00×, SGD 19.00×", "5.00%"),)
+    assert "7 steps" in met_table(tmp_path).note
+    assert cost_table(tmp_path).rows == (("a net", "4.00", "0.100", "2.5%"),)
 
 
 def test_without_benchmarks_the_tables_of_codecs_are_empty(tmp_path):

@@ -17,6 +17,7 @@ from secateur.experiments.studies.comparison import standings
 from secateur.experiments.studies.published import read_runs
 from secateur.experiments.studies.summaries import mean_std
 from secateur.plain_data import to_plain
+from secateur.report.tables.budgets import cost_table, met_table
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.files import decay_table, file_table, headline_table
@@ -44,10 +45,12 @@ def results_page(results: Path) -> str:
         *(decay_table(results, network) for network in _NETWORKS),
         search_table(results, _NETWORKS),
         *(sensitivity_table(results, network) for network in _NETWORKS),
+        met_table(results),
         encoder_table(results),
         coder_table(results),
         large_file_table(results),
         step_table(results),
+        cost_table(results),
     ]
     tables = [f"## {grid.title}\n\n{grid.as_markdown()}" for grid in grids if grid.rows]
     return "\n\n".join([_INTRODUCTION, *tables]) + "\n"
