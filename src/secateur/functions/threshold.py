@@ -147,7 +147,7 @@ def warn_of_stuck_thresholds(sibling: nn.Module, stacklevel: int) -> None:
 
 
 def warn_of_soft_thresholds(sibling: nn.Module, cutoff: float, stacklevel: int) -> None:
-    """Name the tensors most of whose weights are below their threshold and are kept all the same: θ is too soft there.
+    """Name the tensors whose weights are mostly below their threshold and mostly kept all the same: θ is too soft.
 
     At |w| = t/2 θ is about t·exp(−αt/2), and that is below γ for α > 2·ln(t/γ)/t.
     """
@@ -158,7 +158,7 @@ def warn_of_soft_thresholds(sibling: nn.Module, cutoff: float, stacklevel: int) 
         weight, threshold = tensor.stored.detach(), function.threshold.detach()
         below = weight.abs() < threshold
         cut = theta(weight, threshold, function.alpha).abs() < cutoff
-        if below.sum() > weight.numel() / 2 and (cut & below).sum() < below.sum() / 2:
+        if below.sum() > weight.numel() / 2 and (cut & below).sum() < below.sum() / 4:
             middle = threshold.mean().item()
             needed = 2 * math.log(max(middle / cutoff, math.e)) / middle
             warnings.warn(

@@ -68,16 +68,16 @@ def _comparison(runs: _Runs) -> str:
     for sparsity in sorted({sparsity for sparsity, _, _ in runs}):
         found = {key: _mean(rows, "cosine") for key, rows in runs.items() if key[0] == sparsity}
         best = {}
-        for method in (0, 1):
-            rates = [key for key in found if key[2] == method]
+        for rival in (0, 1):
+            rates = [key for key in found if key[2] == rival]
             if rates:
-                best[method] = max(rates, key=lambda key: _mean(runs[key], "validation_cosine"))
+                best[rival] = max(rates, key=lambda key: _mean(runs[key], "validation_cosine"))
         if len(best) == 2:
             gains.append(f"{found[best[0]] - found[best[1]]:+.3f} at {100 * sparsity:g} % zeros")
         behind += [
             f"{100 * sparsity:g} % zeros and a rate of {lr:g}"
-            for _, lr, method in sorted(found)
-            if method == 0 and found[sparsity, lr, 0] < found.get((sparsity, lr, 1), -1.0)
+            for _, lr, rival in sorted(found)
+            if rival == 0 and found[sparsity, lr, 0] < found.get((sparsity, lr, 1), -1.0)
         ]
     if not gains:
         return ""
