@@ -13,7 +13,8 @@ p is the share of the training that is done. The price is P = Σ_l β_l·K_l, wi
 β = 1 for a number of weights, and the bits of a kept weight for a number of bytes, where the ratio is what these bits
 make of the budget and becomes exact while the network approaches it. Cutting the K_l weights between t and t + dt takes
 t off the paper's ‖θ_l‖₁ for each of them, so ∂K_l/∂ln t_l = ∂‖θ_l‖₁/∂t_l: the paper's L_t, with every weight that is
-cut worth the same. (Prices by ‖θ‖₁ itself, that is λ = λ_t and h_l = t_l·∂‖θ_l‖₁/∂t_l, did as well or a little worse.)
+cut worth the same. (Prices by ‖θ‖₁ itself, that is λ = λ_t and h_l = t_l·∂‖θ_l‖₁/∂t_l, did as well or a little worse
+in two pairs of runs.)
 
 Layers read θ̄, the weights that would be kept, and both gradients are those of θ (`hard_theta_with_slopes`), so that
 nothing changes at the cut. No constant depends on the network, the optimizer or its learning rate: gradients count by

@@ -52,8 +52,8 @@ def encoder_table(results: Path) -> Grid:
     note = (
         f"all-MiniLM-L6-v2; zeros among the {runs[next(iter(runs))][0]['weights']:,} weights of its 36 linear layers. "
         f"All methods take {config['steps']} steps in all, on the same batches of {config['batch']} out of "
-        f"{sentences['training']:,} sentences, with the same loss and Adam, whose learning rate falls to 0. Every "
-        "learning rate that ran on held-out sentences is shown: we chose none by them. "
+        f"{sentences['training']:,} sentences, with the same loss and Adam, whose learning rate falls to 0. "
+        f"{measured.get('remark', '')}"
         f"{_comparison(runs)}Cosine to the embeddings of the "
         f"dense encoder: mean over {sentences['validation']:,} validation and {sentences['held_out']:,} held-out "
         f"sentences. STS-B: its test set, {measured['pairs']:,} pairs. Mean ± standard deviation over seeds, which "
