@@ -156,12 +156,12 @@ class Pruner:
         return -sum(float(each.function.moments[2].sum()) for each in self._pruned) / price if price else 0.0
 
     def keep_exactly(self, number: int) -> None:
-        """Cut all but so many weights now, if that is what a file needs to fit."""
+        """Cut all but `number` weights now, for a file that has to fit."""
         with torch.no_grad():
             self._solve(number, exact=True)
 
     def _learn(self, progress: float, steps: int, updates: int) -> None:
-        """Move the relative thresholds by one step of gradient descent, one of so many updates, after so many steps."""
+        """Move the relative thresholds by one of `updates` descent steps; `steps` have passed since the last one."""
         functions = [each.function for each in self._pruned]
         slopes = [function.mean_gradient(steps) * function.threshold for function in functions]
         betas = self._goal.prices(self._pruned)
@@ -226,7 +226,7 @@ def _least(weights: int) -> int:
 
 
 def _largest(values: Tensor, number: int) -> Tensor:
-    """Return the so-manieth largest value; NumPy takes half as long on the CPU."""
+    """Return the smallest of the `number` largest values; on the CPU NumPy takes half as long as torch."""
     place = len(values) - number
     if values.is_cpu:
         return torch.from_numpy(np.partition(values.numpy(), place))[place]
@@ -256,7 +256,7 @@ class _Pruned:
         return _least(self.weight.numel())
 
     def relative_sizes(self, stride: int = 1) -> Tensor:
-        """Return |w| / (u·exp(r)), which is compared with s, of every so-manieth weight."""
+        """Return |w| / (u·exp(r)), which is compared with s, for one weight in `stride`."""
         function, weight = self.function, self.weight.detach()
         unit = function.unit.clamp(min=torch.finfo(function.unit.dtype).tiny) * function.relative.exp()
         if stride > 1:

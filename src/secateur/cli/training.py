@@ -27,7 +27,7 @@ from secateur.experiments.presets import has_preset, preset, preset_names, run_n
 from secateur.experiments.reference import needs_training
 from secateur.experiments.runner import run
 from secateur.job import Coding, InputConfig, Job
-from secateur.methods import METHODS, Budgeted, FewValues, Joint, Method, first_methods
+from secateur.methods import METHODS, FewValues, Method, first_methods, method_for
 from secateur.nearest import require_one_of
 from secateur.plain_data import to_plain
 from secateur.report.terminal import Watcher, say, summary_table
@@ -251,13 +251,13 @@ def _start(words: list[str], network: str | None) -> Job:
         require_one_of("method", method_name, first_methods())
     budget = _budget(words)
     if budget is not None and method_name is None:
-        method_name = Budgeted.name if budget.bytes is None else Joint.name
+        method_name = method_for(budget).name
     some = next(name for name in networks.NETWORKS if has_preset(preset_name, name))
     job = preset(preset_name, network or some, to_file=True)
     if method_name is not None and METHODS[method_name] is not type(job.methods[0]):
         job = job.with_method(METHODS[method_name]())
-    if budget is not None and isinstance(job.methods[0], Budgeted):
-        job = replace(job, methods=(replace(job.methods[0], budget=budget), *job.methods[1:]))
+    if budget is not None:
+        job = replace(job, methods=(job.methods[0].with_budget(budget), *job.methods[1:]))
     return job
 
 
@@ -272,7 +272,7 @@ def _budget(words: list[str]) -> Budget | None:
             try:
                 number = kind(value)
             except ValueError:
-                return Budgeted().budget
+                return Budget(ratio=2)  # any one: the parser refuses the value
             return Budget(**{name: number})  # type: ignore[arg-type]  # bytes are an int
     return None
 

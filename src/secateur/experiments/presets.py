@@ -53,7 +53,7 @@ def _tuned(epochs: int, method: Manessi2018, inputs: InputConfig = _DROPOUT, few
 def _budget(
     ratio: float, epochs: int, inputs: InputConfig = _DROPOUT, few_values: FewValues = _FEW, **recipe: float
 ) -> Preset:
-    """Return a recipe for the budget form, chosen on validation images: SGD, and a rate that falls to zero."""
+    """Return a recipe for the budget form: one stage of SGD with a learning rate that falls to zero."""
     settings = Recipe(epochs=epochs, optimizer="sgd", schedule="cosine", **{"lr": 0.1, **recipe})  # type: ignore[arg-type]
     method = Budgeted(budget=Budget(ratio=ratio))
     return Preset(method=method, recipe=settings, inputs=inputs, few_values=few_values)

@@ -135,7 +135,7 @@ def _write_file(
 
 
 def _header(directory: RunDirectory, images: JobImages, error: float = 10.0) -> dict[str, str]:
-    """Return what the file says about its network; without its error, the same in as many letters."""
+    """Return what the file says about its network; the default error is a placeholder of the usual length."""
     return {
         **describe_inputs(images.training.scaling, directory.read_job().data, images.training.images.classes),
         "run": directory.path.name,

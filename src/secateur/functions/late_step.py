@@ -34,7 +34,7 @@ class LateStep(LearnedStep):
         """Return the nearest multiple of the step, or the weight as it is before `begin`."""
         if self.began:
             return super().forward(weight)
-        return weight + 0 * self.log_step  # a parameter that no loss depends on would stop a training on several GPUs
+        return weight + 0 * self.log_step  # distributed training stops at a parameter without a gradient
 
     def few_values(self, weight: Tensor) -> Tensor:
         """Return the multiples of the step, or the weight as it is before `begin`."""

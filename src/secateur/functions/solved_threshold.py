@@ -15,8 +15,8 @@ from secateur.theta import hard_theta
 from secateur.theta_autograd import alpha_of, hard_theta_with_slopes, theta_with_norm
 from secateur.weights.function import FunctionGroup
 
-# αt, the sharpness of θ in units of t. On LeNet-300-100 at 62× (validation images) 4 and 8 did equally well over three
-# seeds; 20 was worse on the one seed that was tried.
+# αt, the sharpness of θ in units of t. On LeNet-300-100 at 62× 4 and 8 did equally well on validation images (two seeds
+# each); 20 was worse on the one seed that was tried.
 SHARPNESS = 8.0
 
 
@@ -81,7 +81,7 @@ class SolvedThreshold(LearnedThreshold):
         return slope
 
     def mean_gradient(self, steps: int) -> Tensor:
-        """Return the mean ∂L₀/∂t of the steps since the last update; infinite ones are of steps that a scaler skips."""
+        """Return the mean ∂L₀/∂t since the last update; one that overflowed under a loss scaler counts as 0."""
         return (self.gradient / steps).nan_to_num(0.0, 0.0, 0.0)
 
     def groups(self, rho: float) -> list[FunctionGroup]:

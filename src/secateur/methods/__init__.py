@@ -10,6 +10,7 @@ from abc import ABCMeta
 from collections.abc import Mapping
 from typing import Any
 
+from secateur.budget import Budget
 from secateur.methods.budgeted import Budgeted
 from secateur.methods.dense import Dense
 from secateur.methods.few_values import FewValues
@@ -35,6 +36,7 @@ __all__ = [
     "Manessi2018",
     "Method",
     "first_methods",
+    "method_for",
     "method_from_json",
     "method_to_json",
 ]
@@ -59,6 +61,11 @@ METHODS: Table[type[Method]] = Table(
 def first_methods() -> tuple[str, ...]:
     """Name the methods that a pipeline can begin with: those that need no trained network."""
     return tuple(name for name, kind in METHODS.items() if not kind.needs_trained)
+
+
+def method_for(budget: Budget) -> type[Method]:
+    """Return the method that keeps a budget, where the user names none."""
+    return Budgeted if budget.bytes is None else Joint
 
 
 def method_to_json(method: Method) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
 from torch import nn
-from typing_extensions import Doc
+from typing_extensions import Doc, Self
 
 from secateur.budget import Budget
 from secateur.methods.method import Aids, Method
@@ -43,6 +43,10 @@ class Budgeted(Method):
             raise ValueError(
                 'a budget of bytes is a matter of values as well as of weights: choose method "joint" for it'
             )
+
+    def with_budget(self, budget: Budget) -> Self:
+        """Return the method with another budget."""
+        return replace(self, budget=budget)
 
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError if the budget keeps fewer weights than the layers need."""

@@ -39,7 +39,7 @@ _LAST_TRIES = 8  # at the end, to make the file fit
 
 @dataclass(frozen=True, kw_only=True)
 class Joint(Method):
-    """Learn what to keep and with which few values in one training, for a file of so many bytes."""
+    """Learn which weights to keep and their few values in one training run, for a file of a given size."""
 
     name: ClassVar[str] = "joint"
     leaves: ClassVar[str] = "joint"

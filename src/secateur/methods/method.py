@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
 from torch import nn
+from typing_extensions import Self
 
+from secateur.budget import Budget
 from secateur.encode import to_bytes
 from secateur.train.recipe import Recipe
 from secateur.train.stage import Stage
@@ -36,6 +38,10 @@ class Method(ABC):
 
         `model` is plain and may be changed; `recipe` is how the user wants a network trained.
         """
+
+    def with_budget(self, budget: Budget) -> Self:
+        """Return the method with another budget, if it has one."""
+        return self
 
     def check(self, model: nn.Module) -> None:  # noqa: B027  (most methods work on any network)
         """Raise a ValueError if the settings cannot work on a network of these shapes, which may be without memory."""
