@@ -97,6 +97,8 @@ def work(rank, folder):
         whole = {name: value.full_tensor() if wrapper == "fsdp2" else value for name, value in state.items()}
         torch.save(whole, folder / f"{wrapper} {run} {rank}")
     distributed.destroy_process_group()
+    # Everything is saved. On a busy machine torch's own threads may abort the interpreter while it ends.
+    os._exit(0)
 
 
 @pytest.fixture(scope="module")
