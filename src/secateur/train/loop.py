@@ -140,7 +140,7 @@ class _Training:
             # Gradients are averaged over processes. One without images takes part with one that counts nothing.
             share = len(part) * processes / len(indices)
             inputs, labels = self.source.batch(part if len(part) else indices[:1], generator)
-            inputs, labels = inputs.to(accelerator.device), labels.to(accelerator.device)
+            inputs, labels = _channels_last(inputs).to(accelerator.device), labels.to(accelerator.device)
             with accelerator.autocast():
                 loss = functional.cross_entropy(self.prepared(inputs), labels)
             parts = {"task": loss}
@@ -224,6 +224,11 @@ def _decay(groups: list[dict[str, Any]]) -> float:
 def rate_factor(schedule: str, progress: float) -> float:
     """Return the share of the learning rate that is left after this share of the steps."""
     return 0.5 * (1 + math.cos(math.pi * progress)) if schedule == "cosine" else 1.0
+
+
+def _channels_last(inputs: Tensor) -> Tensor:
+    """Return images with their channels last in memory, where convolutions take two thirds of the time (LeNet-5)."""
+    return inputs.to(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
 
 
 def _generator(seed: int, *place: object) -> torch.Generator:
