@@ -1,7 +1,8 @@
 """What does a budget cost? The pruner's part of a training step (one thread).
 
 A step is complete: forward, loss, backward, fused SGD. `Pruner.step` is timed next to it in the same process, over
-whole intervals between two updates, as in a long training; the share is that of the medians over the turns.
+whole intervals between two updates, as in a long training; the share is that of the medians over the turns. Times are
+CPU times, which other processes change least.
 """
 
 import argparse
@@ -28,11 +29,11 @@ LONG, INTERVAL = 1_000_000, 50  # steps of the training, and between two updates
 
 
 def timed(work: Callable[[], None], times: int) -> float:
-    """Return the milliseconds of so many calls."""
-    started = time.perf_counter()
+    """Return the milliseconds of CPU time of so many calls."""
+    started = time.process_time()
     for _ in range(times):
         work()
-    return 1000 * (time.perf_counter() - started)
+    return 1000 * (time.process_time() - started)
 
 
 def measure(make: Callable[[], nn.Module], shape: tuple[int, ...], turns: int, steps: int) -> tuple[float, float]:

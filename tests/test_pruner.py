@@ -59,15 +59,33 @@ def test_exactly_as_many_weights_are_kept_as_the_budget_allows(optimizer, granul
     pruner = Pruner(model, Budget(ratio=10), steps=STEPS, granularity=granularity)
     train(model, pruner, OPTIMIZERS[optimizer](model.parameters()))
     totals = count(prune(model)).prunable
-    assert totals.kept == pruner.kept == round(totals.weights / 10)
+    assert totals.kept == pruner.kept == totals.weights // 10
     assert all(tensor.kept >= math.ceil(tensor.weights ** (1 / 3)) for tensor in totals.tensors)
+
+
+@pytest.mark.parametrize("ratio", [3, 7, 10.5, 20])
+def test_a_ratio_is_reached_and_never_fallen_short_of(ratio):
+    model = nn.Linear(40, 25)
+    pruner = Pruner(model, Budget(ratio=ratio))
+    pruner.advance(1, 1)
+    assert pruner.kept == math.floor(1000 / ratio)
+
+
+def test_of_equal_weights_at_the_threshold_all_are_cut():
+    model = nn.Linear(10, 100)
+    with torch.no_grad():
+        model.weight.fill_(0.5)
+        model.weight[:30] = torch.linspace(1, 2, 300).view(30, 10)
+    pruner = Pruner(model, Budget(ratio=2))
+    pruner.advance(1, 1)
+    assert pruner.kept == 300
 
 
 def test_a_share_of_zeros_is_met_as_a_ratio_is():
     model = network()
     train(model, Pruner(model, Budget(sparsity=0.75), steps=STEPS), OPTIMIZERS["adam"](model.parameters()))
     totals = count(prune(model)).prunable
-    assert totals.kept == round(totals.weights / 4)
+    assert totals.kept == totals.weights // 4
 
 
 def test_the_schedule_falls_by_equal_shares_until_half_of_the_training_and_is_followed():
@@ -165,7 +183,7 @@ def test_a_copied_network_goes_on_with_a_pruner_of_its_own():
     other = copy.deepcopy(model)
     pruner = Pruner(other, Budget(ratio=10), steps=STEPS)
     train(other, pruner, OPTIMIZERS["adam"](other.parameters()), STEPS // 2)
-    assert pruner.kept == round(pruner.weights / 10)
+    assert pruner.kept == pruner.weights // 10
 
 
 def test_what_is_left_is_fine_tuned_with_its_zeros_kept():
@@ -184,7 +202,7 @@ def test_steps_after_the_last_one_hold_the_budget():
     model = network()
     pruner = Pruner(model, Budget(ratio=10), steps=STEPS)
     train(model, pruner, OPTIMIZERS["sgd"](model.parameters()), STEPS + 20)
-    assert pruner.kept == round(pruner.weights / 10)
+    assert pruner.kept == pruner.weights // 10
 
 
 def test_a_ratio_rises_while_the_error_allows_it_and_goes_back_when_it_does_not():

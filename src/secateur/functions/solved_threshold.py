@@ -90,9 +90,10 @@ class SolvedThreshold(LearnedThreshold):
 
     def after_step(self, weight: Tensor) -> None:
         """Remember the gradient by the threshold until the next update, and undo what the optimizer did to it."""
-        if self.threshold.grad is not None:
-            self.gradient += self.threshold.grad
-        self.threshold.copy_(self.solved)
+        threshold = self.threshold
+        if threshold.grad is not None:
+            self.gradient.add_(threshold.grad)  # `+=` would assign the buffer anew, which takes as long as all the rest
+        threshold.copy_(self.solved)
 
     def bits(self, weight: Tensor) -> Tensor:
         """Return the bits of the weights that would be kept, as they are; no gradient can change these."""
