@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 from toy_networks import CASES, Tied, convolutional, mlp, train
 
-from secateur import SiblingConfig, build_sibling, keep_zeros, learned_thresholds, prune, theta
+from secateur import SiblingConfig, build_sibling, keep_zeros, learned_thresholds, penalty, prune, theta
 from secateur.weights.tensors import tensors
 
 
@@ -219,3 +219,33 @@ def test_a_theta_too_soft_for_its_weights_is_named_with_the_alpha_it_needs():
         if warned:
             assert '"0.weight": 9500 of 10000 weights are below the threshold' in said[0]
             assert "an alpha of about 1" in said[0]
+
+
+def trained_with_penalty(lambda_t, steps=25):
+    torch.manual_seed(0)
+    sibling = build_sibling(nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 3)))
+    x, y = torch.randn(40, 20), torch.arange(40) % 3
+    for _ in range(steps):
+        sibling.zero_grad()
+        (functional.cross_entropy(sibling(x), y) + penalty(sibling, lambda_t)).backward()
+    return sibling, x, y
+
+
+def test_a_penalty_that_drowns_the_task_is_named():
+    sibling, _, _ = trained_with_penalty(lambda_t=1e3)
+    with pytest.warns(UserWarning, match=r"about [\d,]+ times the task's for 2 of 2 thresholds .*0.weight"):
+        prune(sibling)
+
+
+def test_gradients_of_penalty_and_task_are_compared_by_their_sizes():
+    sibling, x, y = trained_with_penalty(lambda_t=1e-2)
+    for name, function in learned_thresholds(sibling).items():
+        [task] = torch.autograd.grad(functional.cross_entropy(sibling(x), y), function.threshold)
+        [both] = torch.autograd.grad(penalty(sibling, 1e-2), function.threshold)
+        assert function.penalty_to_task == pytest.approx((both / task).abs().item(), rel=1e-3), name
+
+
+def test_a_training_too_short_to_compare_says_nothing_of_its_penalty():
+    sibling, _, _ = trained_with_penalty(lambda_t=1e3, steps=5)
+    assert all(math.isnan(function.penalty_to_task) for function in learned_thresholds(sibling).values())
+    prune(sibling)

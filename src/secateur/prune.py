@@ -13,6 +13,7 @@ from secateur.functions.quantizer import Quantizer
 from secateur.functions.threshold import (
     LearnedThreshold,
     learned_thresholds,
+    warn_of_drowned_task,
     warn_of_soft_thresholds,
     warn_of_stuck_thresholds,
 )
@@ -43,6 +44,7 @@ def prune(
     settle_(plain)
     warn_of_stuck_thresholds(sibling, stacklevel=2)
     warn_of_soft_thresholds(sibling, cutoff, stacklevel=2)
+    warn_of_drowned_task(sibling, stacklevel=2)
     return plain
 
 

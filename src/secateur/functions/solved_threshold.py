@@ -12,7 +12,7 @@ from torch import Tensor
 from secateur.functions.threshold import LearnedThreshold, learned_thresholds
 from secateur.rate import plain_bits
 from secateur.theta import hard_theta
-from secateur.theta_autograd import alpha_of, hard_theta_with_slopes, theta_with_norm
+from secateur.theta_autograd import alpha_of, hard_theta_with_slopes
 from secateur.weights.function import FunctionGroup
 
 # αt, the sharpness of θ in units of t. On LeNet-300-100 at 62× 4 and 8 did equally well on validation images (two seeds
@@ -71,14 +71,10 @@ class SolvedThreshold(LearnedThreshold):
             )
         return kept
 
-    def norm_slope(self, weight: Tensor) -> Tensor:
-        """Return ∂Σ|θ|/∂t for the given weights, at least one of every threshold."""
-        threshold = self.threshold.detach().clone().requires_grad_()
-        alpha = alpha_of(threshold, self.alpha).item()
-        with torch.enable_grad():
-            norm = theta_with_norm(weight.detach(), threshold, alpha)[1]
-        [slope] = torch.autograd.grad(norm, threshold)
-        return slope
+    @property
+    def current_alpha(self) -> float:
+        """α, which follows the threshold."""
+        return alpha_of(self.threshold, self.alpha).item()
 
     def mean_gradient(self, steps: int) -> Tensor:
         """Return the mean ∂L₀/∂t since the last update; one that overflowed under a loss scaler counts as 0."""

@@ -16,6 +16,9 @@ from secateur.weights.tensors import tensors
 
 # Where |∂Σ|θ|/∂t| per weight is below this, every weight is so far from the threshold that it cannot move any more.
 _STUCK_SLOPE = 1e-12
+# A threshold whose penalty has a gradient this many times the task's does not follow the task. With the paper's
+# settings the largest layers of the LeNets come to about a thousand, small ones to less than a hundred.
+_DROWNED = 3_000
 
 
 class LearnedThreshold(WeightFunction):
@@ -33,6 +36,9 @@ class LearnedThreshold(WeightFunction):
     allow_empty: bool = False
     # Σ|θ| of the last forward, for the penalty of the same step, and the threshold that it was computed with.
     _left: tuple[Tensor, Tensor] | None = None
+    penalties: int = 0  # how often the penalty was computed
+    # The sizes of the penalty's and of the task's gradient by the threshold, added up wherever they were compared.
+    _compared: tuple[float, float] = (0.0, 0.0)
 
     def __init__(self, threshold: Tensor, alpha: float) -> None:
         super().__init__()
@@ -60,6 +66,36 @@ class LearnedThreshold(WeightFunction):
             return left[0]
         # Of a copy: a compiled forward that follows projects the stored threshold, which would count as a change.
         return theta_with_norm(weight.detach(), self.threshold.clone(), self.alpha)[1]
+
+    def compare_gradients(self, weight: Tensor, lambda_t: float) -> None:
+        """Compare the gradients of the penalty and of the task by the threshold in the backward that follows."""
+        slope = lambda_t * self.norm_slope(weight)
+
+        def compare(grad: Tensor) -> None:
+            handle.remove()
+            penalty, task = self._compared
+            self._compared = penalty + slope.norm().item(), task + (grad - slope).norm().item()
+
+        handle = self.threshold.register_hook(compare)  # type: ignore[no-untyped-call]  # torch's
+
+    @property
+    def penalty_to_task(self) -> float:
+        """How many times as large as the task's gradient by the threshold the penalty's was; NaN if not compared."""
+        penalty, task = self._compared
+        return penalty / task if task else math.nan
+
+    def norm_slope(self, weight: Tensor) -> Tensor:
+        """Return ∂Σ|θ|/∂t for the given weights."""
+        threshold = self.threshold.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            norm = theta_with_norm(weight.detach(), threshold, self.current_alpha)[1]
+        [slope] = torch.autograd.grad(norm, threshold)
+        return slope
+
+    @property
+    def current_alpha(self) -> float:
+        """α, which does not change here."""
+        return self.alpha
 
     def settle(self, weight: Tensor) -> Tensor:
         """Return the weights with |θ| ≥ `cutoff`, as θ or at their raw values, and exact zeros for the others."""
@@ -100,10 +136,7 @@ class LearnedThreshold(WeightFunction):
 
     def is_stuck(self, weight: Tensor) -> bool:
         """Return whether no threshold gets a gradient any more, because every weight is too far from it."""
-        threshold = self.threshold.detach().requires_grad_()
-        with torch.enable_grad():
-            norm = theta_with_norm(weight.detach(), threshold, self.alpha)[1]
-        [slope] = torch.autograd.grad(norm, threshold)
+        slope = self.norm_slope(weight)
         return bool((slope.abs() * slope.numel() < _STUCK_SLOPE * weight.numel()).all())
 
     def __getstate__(self) -> dict[str, Any]:
@@ -167,6 +200,20 @@ def warn_of_soft_thresholds(sibling: nn.Module, cutoff: float, stacklevel: int) 
                 f"weights of this size; an alpha of about {needed:.2g} would cut them, or a budget (secateur.Pruner)",
                 stacklevel=stacklevel + 1,
             )
+
+
+def warn_of_drowned_task(sibling: nn.Module, stacklevel: int) -> None:
+    """Say so if most thresholds followed the penalty alone, because the task's gradient was next to nothing."""
+    ratios = {name: function.penalty_to_task for name, function in learned_thresholds(sibling).items()}
+    drowned = {name: ratio for name, ratio in ratios.items() if ratio > _DROWNED}
+    if len(drowned) > len(ratios) / 2:
+        middle = sorted(drowned.values())[len(drowned) // 2]
+        warnings.warn(
+            f"the penalty's gradient was about {middle:,.0f} times the task's for {len(drowned)} of {len(ratios)} "
+            f'thresholds ("{next(iter(drowned))}" is the first): they followed lambda_t instead of the loss, all '
+            "alike; use a lambda_t smaller by that much, or a budget (secateur.Pruner)",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def _range(threshold: Tensor) -> str:

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
+from secateur.functions.threshold import LearnedThreshold
 from secateur.train.recipe import require_not_negative
 from secateur.weights.function import ParameterGroup, WeightFunction, functions, given
 
 _ADDED_IN_FLOAT64 = 1 << 18
+_COMPARED_FIRST, _COMPARED_EVERY = 20, 200  # steps at which the gradients of penalty and task are compared
 
 
 def parameter_groups(
@@ -80,10 +82,22 @@ def penalty(sibling: nn.Module, lambda_t: float = 1e-2) -> Tensor:
             term = function.penalty(weight)
             if term is not None:
                 terms.append((term, weight))
+            if isinstance(function, LearnedThreshold):
+                _compare_now_and_then(function, weight, lambda_t)
     if not terms:
         raise ValueError(f"{type(sibling).__name__} has no thresholds to penalise: call build_sibling(model) first")
     _warn_of_lost_settings([function for function, _ in found])
     return _scaled_sum(terms, lambda_t)
+
+
+def _compare_now_and_then(function: LearnedThreshold, weight: Tensor, lambda_t: float) -> None:
+    """Let a threshold compare its two gradients at a few steps, so that `prune` can say if the task was drowned."""
+    if torch.compiler.is_compiling():  # a counter would have it compiled anew at every step
+        return
+    function.penalties += 1
+    is_plain = type(function.threshold) is nn.Parameter and function.threshold.requires_grad  # not a shard of FSDP2
+    if function.penalties % _COMPARED_EVERY == _COMPARED_FIRST and is_plain:
+        function.compare_gradients(weight, lambda_t)
 
 
 def _scaled_sum(terms: list[tuple[Tensor, Tensor]], factor: float) -> Tensor:
