@@ -2,6 +2,7 @@
 
 import copy
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,10 +11,11 @@ from torch.nn import functional
 from toy_networks import Tied
 
 from secateur import Budget, Pruner, keep_zeros, parameter_groups, prune
-from secateur.functions.solved_threshold import SHARPNESS, solved_thresholds
+from secateur.functions.solved_threshold import SHARPNESS, SolvedThreshold, solved_thresholds
 from secateur.measure import count
 from secateur.theta import hard_theta, theta_derivatives
 from secateur.theta_autograd import hard_theta_with_slopes
+from secateur.weights.tensors import tensors
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9),
@@ -205,32 +207,54 @@ def test_steps_after_the_last_one_hold_the_budget():
     assert pruner.kept == pruner.weights // 10
 
 
-def test_a_ratio_rises_while_the_error_allows_it_and_goes_back_when_it_does_not():
+def thresholds(model):
+    """Return stored weights with their thresholds."""
+    found = [(tensor.stored, tensor.function(SolvedThreshold)) for tensor in tensors(model)]
+    return [(weight, function) for weight, function in found if function is not None]
+
+
+def test_weights_change_places_until_they_are_fixed_and_then_take_any_value():
     model = network()
-    pruner = Pruner(model, Budget(error_increase=1), steps=STEPS, dense_error=5)
-    optimizer = OPTIMIZERS["sgd"](model.parameters())
-    ratios = []
-    for error in (5, 6, 6.1, 5, 5, 5, 5, 5, 5, 5):
+    pruner = Pruner(model, Budget(ratio=10), steps=STEPS)
+    optimizer = OPTIMIZERS["sgd"](parameter_groups(model, lr=0.05))
+    places = []
+    for _ in range(10):
         train(model, pruner, optimizer, STEPS // 10)
-        before = pruner.kept
-        assert pruner.judge(error) == (error <= 6)
-        ratios.append(pruner.weights / pruner.kept)
-        assert (pruner.kept == before) == (error <= 6)
-    first, allowed, back, slower, *rest = [math.log(ratio) for ratio in ratios]
-    assert back == pytest.approx(allowed, abs=0.02)
-    assert slower - back == pytest.approx((allowed - first) / 2, rel=0.2)
-    assert rest[-1] == pytest.approx(rest[-2], abs=0.05)  # the end of the training changes nothing any more
-    assert rest == sorted(rest)
+        places.append([function.kept(weight) for weight, function in thresholds(model)])
+    changes = [any(not torch.equal(a, b) for a, b in zip(*both, strict=True)) for both in pairwise(places)]
+    assert changes[:5] == [True] * 5
+    assert not any(changes[5:])  # after 0.6 of the training
+    assert any(
+        (function.kept(weight) & (weight.abs() < function.threshold)).any() for weight, function in thresholds(model)
+    )
+    assert count(prune(model)).prunable.kept == pruner.weights // 10
 
 
-def test_an_error_that_was_allowed_and_no_longer_is_gives_some_weights_back():
+def test_a_fixed_choice_survives_optimizers_that_move_what_was_cut():
+    model = nn.Linear(20, 10)
+    pruner = Pruner(model, Budget(ratio=4))
+    pruner.advance(1, 1)
+    before = prune(model).weight != 0
+    with torch.no_grad():
+        model.parametrizations.weight.original.add_(1.0)
+    assert torch.equal(prune(model).weight != 0, before)
+    assert torch.equal(model.weight != 0, before)
+
+
+def test_a_second_ramp_begins_where_the_first_one_ended():
     model = network()
-    pruner = Pruner(model, Budget(error_increase=1), steps=STEPS, dense_error=5)
-    train(model, pruner, OPTIMIZERS["sgd"](model.parameters()), STEPS // 4)
-    assert pruner.judge(5.5)
-    before = pruner.kept
-    assert not pruner.judge(6.5)
-    assert pruner.kept == pytest.approx(before * math.exp(0.1), rel=0.02)
+    pruner = Pruner(model, Budget(ratio=4), steps=STEPS)
+    optimizer = OPTIMIZERS["adam"](parameter_groups(model, lr=1e-3))
+    train(model, pruner, optimizer)
+    first = prune(model)
+    pruner.restart(Budget(ratio=16))
+    torch.testing.assert_close(prune(model).state_dict(), first.state_dict(), rtol=0, atol=0)
+    kept = [pruner.wanted(progress) for progress in (0.0, 0.25, 0.5, 1.0)]
+    assert kept == pytest.approx(
+        [pruner.weights // 4, pruner.weights / 8, pruner.weights / 16, pruner.weights / 16], rel=0.01
+    )
+    train(model, pruner, optimizer)
+    assert pruner.kept == pruner.weights // 16
 
 
 def test_tied_weights_are_pruned_once():
@@ -262,8 +286,7 @@ def test_a_layer_of_three_weights_keeps_two():
         (lambda: Pruner(nn.Sequential(nn.ReLU()), Budget(ratio=2), steps=9), "has nothing to prune"),
         (lambda: Pruner(network(), Budget(ratio=2), steps=0), "steps must be the number of all steps"),
         (lambda: Pruner(network(), Budget(ratio=2)).step(), "needs the number of all steps"),
-        (lambda: Pruner(network(), Budget(error_increase=1), steps=9), "give it as dense_error"),
-        (lambda: Pruner(network(), Budget(ratio=2), steps=9).judge(1), "2× does not depend on an error"),
+        (lambda: Pruner(network(), Budget(error_increase=1), steps=9), "takes several rounds of training"),
         (lambda: Pruner(network(), Budget(ratio=2), steps=9).step(), "no gradient: call Pruner.step"),
     ],
 )

@@ -17,8 +17,12 @@ cut worth the same. (Prices by ‖θ‖₁ itself, that is λ = λ_t and h_l = t
 in two pairs of runs.)
 
 Layers read θ̄, the weights that would be kept, and both gradients are those of θ (`hard_theta_with_slopes`), so that
-nothing changes at the cut. No constant depends on the network, the optimizer or its learning rate: gradients count by
-their signs and ratios only, and every length is in units of u or t.
+nothing changes at the cut. But θ̄ jumps at t: a weight that wants to be smaller than t goes to and fro across it,
+however small the learning rate is, and at 190× a fifth of the weights kept did so at the end. So the choice is fixed
+after a share of the training, and what is left of it trains the weights that are kept, without a lower bound.
+
+No constant depends on the network, the optimizer or its learning rate: gradients count by their signs and ratios only,
+and every length is in units of u or t.
 """
 
 from __future__ import annotations
@@ -39,12 +43,11 @@ from secateur.sibling import Granularity, LayerRules, SiblingConfig, chosen_tens
 from secateur.weights.reading import attach
 from secateur.weights.tensors import NetworkTensor, tensors
 
-_LAST_RISE = 0.8  # share of the training after which validation is not tried any more
-_GIVEN_BACK = 0.1  # of ln(ratio), where the last ratio that was allowed is allowed no more
 RAMP = 0.5  # share of the training after which no further weight is cut
+_FIXED = 0.6  # share of the training after which weights do not change places any more
 _LARGEST_INTERVAL, _UPDATES = 50, 100  # steps between two updates at most, and how many updates there are at least
 # r moves by _TRAVEL/√updates at an update: noise takes it about _TRAVEL far in all, a steady gradient √updates as far.
-_TRAVEL = 0.15
+_TRAVEL = 0.5
 _NEXT_TO_NOTHING = 1e-3  # of the largest gradient by r: a smaller one moves its r in proportion, not at full speed
 # Before the last step s is solved on a sample of this many weights, or of as many as are kept in it; then on all.
 _SAMPLE, _KEPT_SAMPLE = 1 << 19, 1 << 13
@@ -62,8 +65,9 @@ class Pruner:
 
     The layers that `build_sibling` would choose read their weights through a `SolvedThreshold`, in place; `layers` and
     `granularity` are those of `build_sibling`. A network that has these already, such as one whose training goes on, is
-    taken as it is. All that changes is part of the network's state dict. A loop that counts its steps itself calls
-    `advance` in place of `step`.
+    taken as it is. All that changes is part of the network's state dict. After a share `fixed` of the steps weights do
+    not change places any more; 1 is for a loop that trains the pruned network further. A loop that counts its steps
+    itself calls `advance` in place of `step`.
     """
 
     def __init__(
@@ -74,11 +78,11 @@ class Pruner:
         steps: int | None = None,
         granularity: Granularity = "layer",
         layers: LayerRules | None = None,
-        dense_error: float | None = None,
+        fixed: float = _FIXED,
     ) -> None:
         if steps is not None and steps < 1:
             raise ValueError(f"steps must be the number of all steps of the training, at least 1, got {steps}")
-        self.budget, self.steps = budget, steps
+        self.steps, self.fixed = steps, fixed
         if not any(tensor.has(SolvedThreshold) for tensor in tensors(model)):
             _attach(model, SiblingConfig(granularity=granularity), layers or {})
         self._pruned = [
@@ -87,15 +91,32 @@ class Pruner:
             if (function := tensor.function(SolvedThreshold)) is not None
         ]
         self.weights = sum(each.weight.numel() for each in self._pruned)
-        self._goal: _Goal
+        self._others = [tensor for tensor in tensors(model) if not tensor.has(SolvedThreshold)]
+        self._set_budget(budget)
+
+    def restart(self, budget: Budget) -> None:
+        """Begin a new ramp, from the weights that are kept now to another budget."""
+        with torch.no_grad():
+            kept = self.kept
+            for each in self._pruned:
+                each.function.release(each.weight)
+                each.function.start.fill_(math.log(self.weights / kept))
+                each.function.counts.zero_()
+            self._set_budget(budget)
+            self._solve(kept, exact=True)
+
+    def _set_budget(self, budget: Budget) -> None:
         if budget.error_increase is not None:
-            if dense_error is None:
-                raise ValueError("error_increase is counted from the dense network's error: give it as dense_error")
-            self._goal = _Pace(dense_error + budget.error_increase)
-        elif budget.bytes is None:
+            raise ValueError(
+                "a budget of error takes several rounds of training, which a Pruner does not do: prune with a ratio, "
+                "or let secateur train the network (--error-increase)"
+            )
+        self.budget = budget
+        self._goal: _Goal
+        if budget.bytes is None:
             self._goal = _Ratio(final_ratio(budget, [each.weight.numel() for each in self._pruned]))
         else:
-            self._goal = _Size(budget.bytes, model)
+            self._goal = _Size(budget.bytes, self._others)
 
     def step(self) -> None:
         """Take the gradients of the thresholds, before they are set to zero, and move the thresholds."""
@@ -121,29 +142,25 @@ class Pruner:
         interval = max(1, min(total // _UPDATES, _LARGEST_INTERVAL))
         if done % interval and done != total:
             return
+        if self._pruned[0].function.is_fixed:
+            return
         progress = min(done / total, 1.0)
-        self._goal.move(self._pruned, interval / total, progress)
         if done < total:
             self._learn(progress, interval, max(total // interval, 1))
-        self._solve(self.wanted(progress), exact=done >= total)
+        self._solve(self.wanted(progress), exact=progress >= self.fixed)
+        if progress >= self.fixed:
+            for each in self._pruned:
+                each.function.fix(each.weight)
 
     def wanted(self, progress: float) -> float:
         """Return how many weights the schedule keeps after a share of the training."""
-        share = 1.0 if isinstance(self._goal, _Pace) else min(1.0, progress / RAMP)
-        return self.weights * math.exp(-math.log(self._goal.ratio(self._pruned)) * share)
+        start, end = float(self._pruned[0].function.start), math.log(self._goal.ratio(self._pruned))
+        return self.weights * math.exp(-(start + (end - start) * min(1.0, progress / RAMP)))
 
-    def judge(self, error: float) -> bool:
-        """Say what the error on validation images is, for a budget of error; return whether it allows to go on.
-
-        If it does not, the thresholds go back to where it last did, and rise half as fast from there.
-        """
-        if not isinstance(self._goal, _Pace):
-            raise ValueError(f"{self.budget} does not depend on an error: judge is for Budget(error_increase=…)")
-        with torch.no_grad():
-            allowed = self._goal.judge(self._pruned, error)
-            if not allowed:
-                self._solve(self.wanted(1.0), exact=True)
-        return allowed
+    @property
+    def largest_ratio(self) -> float:
+        """All weights ÷ those that the layers keep in any case."""
+        return self.weights / sum(each.least for each in self._pruned)
 
     @property
     def kept(self) -> int:
@@ -157,9 +174,13 @@ class Pruner:
         return -sum(float(each.function.moments[2].sum()) for each in self._pruned) / price if price else 0.0
 
     def keep_exactly(self, number: int) -> None:
-        """Cut all but `number` weights now, for a file that has to fit."""
+        """Cut all but the `number` largest weights of those that are kept now, for a file that has to fit."""
         with torch.no_grad():
+            for each in self._pruned:
+                each.function.release(each.weight)
             self._solve(number, exact=True)
+            for each in self._pruned:
+                each.function.fix(each.weight)
 
     def _learn(self, progress: float, steps: int, updates: int) -> None:
         """Move the relative thresholds by one of `updates` descent steps; `steps` have passed since the last one."""
@@ -254,7 +275,7 @@ class _Pruned:
     @property
     def kept(self) -> int:
         """How many weights would be kept now."""
-        return int((self.weight.detach().abs() >= self.function.threshold).sum())
+        return int(self.function.kept(self.weight).sum())
 
     @property
     def least(self) -> int:
@@ -325,71 +346,25 @@ class _Goal(Protocol):
         """Return β, the price of a weight, for every layer."""
         ...
 
-    def move(self, pruned: list[_Pruned], share: float, progress: float) -> None:
-        """Take note that another share of the training is done."""
-        ...
-
-
-class _Weights:
-    """A number of weights: all cost the same."""
-
-    def prices(self, pruned: list[_Pruned]) -> list[float]:
-        return [1.0] * len(pruned)
-
-    def move(self, pruned: list[_Pruned], share: float, progress: float) -> None:
-        pass
-
 
 @dataclass(frozen=True)
-class _Ratio(_Weights):
-    """A ratio that is given."""
+class _Ratio:
+    """A ratio that is given: all weights cost the same."""
 
     final: float
 
     def ratio(self, pruned: list[_Pruned]) -> float:
         return self.final
 
-
-@dataclass(frozen=True)
-class _Pace(_Weights):
-    """A ratio that rises as long as the error on validation images allows it.
-
-    Without a veto it would reach the most that the layers can have at the end of the ramp. In the last part of the
-    training it stays where validation last allowed it.
-    """
-
-    largest_error: float
-
-    def ratio(self, pruned: list[_Pruned]) -> float:
-        return math.exp(float(pruned[0].function.pace[0]))
-
-    def move(self, pruned: list[_Pruned], share: float, progress: float) -> None:
-        most = sum(each.weight.numel() for each in pruned) / sum(each.least for each in pruned)
-        for each in pruned:
-            pace = each.function.pace
-            pace[0] = pace[1] if progress > _LAST_RISE else pace[0] + pace[2] * share / RAMP * math.log(most)
-            pace[0] = min(float(pace[0]), math.log(most))
-
-    def judge(self, pruned: list[_Pruned], error: float) -> bool:
-        """Remember the ratio if the error allows it, else go back to the last one that it allowed."""
-        for each in pruned:
-            pace = each.function.pace
-            if error <= self.largest_error:
-                pace[1] = pace[0]
-                continue
-            if pace[0] == pace[1]:  # it was allowed before: chance, or a learning rate that has changed
-                pace[1] = (pace[1] - _GIVEN_BACK).clamp(min=0)
-            pace[0] = pace[1]
-            pace[2] /= 2
-        return error <= self.largest_error
+    def prices(self, pruned: list[_Pruned]) -> list[float]:
+        return [1.0] * len(pruned)
 
 
-class _Size(_Weights):
+class _Size:
     """A number of bytes: a weight costs the bits that it takes in its layer."""
 
-    def __init__(self, size: int, model: nn.Module) -> None:
-        self.bits = 8 * size
-        self.others = [tensor for tensor in tensors(model) if not tensor.has(SolvedThreshold)]
+    def __init__(self, size: int, others: list[NetworkTensor]) -> None:
+        self.bits, self.others = 8 * size, others
 
     def ratio(self, pruned: list[_Pruned]) -> float:
         others = sum(float(tensor_bits(tensor)) for tensor in self.others)

@@ -22,12 +22,13 @@ class RunError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class LayerResult:
-    """A prunable tensor: its weights, and those that are not zero."""
+    """A prunable tensor: its weights, those that are not zero, and its bytes in the file."""
 
     name: str
     shape: tuple[int, ...]
     weights: int
     kept: int
+    bytes: int = 0
 
     def __post_init__(self) -> None:
         if math.prod(self.shape) != self.weights or not 0 <= self.kept <= self.weights:
@@ -154,6 +155,7 @@ class HistoryPoint:
     error: float
     ratio: float
     sibling_error: float = math.nan
+    coded_bytes: float = math.nan  # estimated, of a network whose values are few
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,27 @@ from pathlib import Path
 import pytest
 
 from secateur import data
+from secateur.budget import Budget
 from secateur.experiments import presets
 from secateur.experiments.presets import preset
-from secateur.experiments.studies import decay, epochs, rival, sensitivity, sensitivity_summary
+from secateur.experiments.studies import (
+    decay,
+    epochs,
+    error_increase,
+    rival,
+    sensitivity,
+    sensitivity_summary,
+    together,
+    together_summary,
+)
 from secateur.experiments.studies.comparison import standings
 from secateur.experiments.studies.decay_summary import DecayStudy, summarize_decay
+from secateur.experiments.studies.error_increase_summary import (
+    ErrorIncreaseStudy,
+    Swept,
+    error_increase_path,
+    error_increases,
+)
 from secateur.experiments.studies.grid import Places, jobs, jobs_of_method, publish_run, run_missing
 from secateur.experiments.studies.published import read_labels, read_runs, result_path
 from secateur.experiments.studies.searches import EpochSearch, QualitySearch, epoch_search_path
@@ -22,7 +38,7 @@ from secateur.experiments.studies.summaries import (
     summarize,
     summarize_files,
 )
-from secateur.methods import FewValues, Han2015, Manessi2018
+from secateur.methods import Budgeted, FewValues, Han2015, Manessi2018
 from secateur.results import (
     EvaluationResult,
     FileResult,
@@ -170,7 +186,9 @@ def digits(monkeypatch):
     han = replace(
         tiny, method=Han2015(quality=0.8, rounds=2, retrain_epochs=1), recipe=Recipe(epochs=2, batch_size=100)
     )
-    monkeypatch.setattr(presets, "_PRESETS", {"paper": {NETWORK: tiny}, "han2015": {NETWORK: han}})
+    quick = replace(tiny, method=Budgeted(budget=Budget(ratio=10)), recipe=Recipe(epochs=3, optimizer="sgd", lr=0.1))
+    made = {"paper": tiny, "han2015": han, "quick": quick}
+    monkeypatch.setattr(presets, "_PRESETS", {name: {NETWORK: each} for name, each in made.items()})
     monkeypatch.setattr(presets.preset, "__kwdefaults__", presets.preset.__kwdefaults__ | {"data": "digits"})
 
 
@@ -299,3 +317,52 @@ def test_a_quality_that_has_lost_too_much_is_given_up(digits, tmp_path, monkeypa
         search(tmp_path, monkeypatch, -100.0)
     tried = sorted(path.name for path in (tmp_path / "runs").glob("*/quality*.jsonl"))
     assert tried == ["quality=0.3-round=1-fc.jsonl", "quality=0.8-round=1-fc.jsonl"]
+
+
+def test_the_rivals_that_learn_together_have_the_bytes_of_one_after_the_other(tmp_path, digits, monkeypatch):
+    monkeypatch.setattr(together, "RATIO", 10.0)
+    [job] = together.together_jobs(NETWORK, [0])
+    together.publish_together(job, places(tmp_path))
+    first, rate, plain = together_summary.together(tmp_path / "results", NETWORK)
+    assert [way.label for way in (first, rate, plain)] == ["budget+few-values", "joint-rate", "joint-no-rate"]
+    assert first.kept[0] <= 266_200 // 10
+    for way in (rate, plain):
+        assert way.size_bytes[0] == pytest.approx(first.size_bytes[0], rel=0.03)
+        assert way.estimate_off < 0.03
+        assert set(way.layer_bits) == {"fc1.weight", "fc2.weight", "fc3.weight"}
+
+
+def allowed(ratio, error, *swept):
+    return ErrorIncreaseStudy(
+        job=preset("quick", NETWORK),
+        increase=0.3,
+        dense_error=1.2,
+        error=error,
+        ratio=ratio,
+        swept=tuple(Swept(ratio=each, error=its) for each, its in swept),
+        seconds=1.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("study", "is_kept", "best"),
+    [
+        (allowed(50, 1.5, (57, 1.6), (66, 1.7)), True, 50),
+        (allowed(50, 1.4, (57, 1.5), (66, 1.7)), True, 57),
+        (allowed(50, 1.4, (57, 1.6), (66, 1.5)), True, 66),
+        (allowed(50, 1.52, (57, 1.6)), False, 50),
+    ],
+)
+def test_a_sweep_finds_the_largest_ratio_that_the_error_allows(study, is_kept, best):
+    assert study.is_kept == is_kept
+    assert study.best_ratio == best
+
+
+def test_a_budget_of_error_is_swept_at_larger_ratios_than_it_reached(tmp_path, digits, monkeypatch):
+    monkeypatch.setattr(error_increase, "_LARGER", (1.5,))
+    [job] = error_increase.error_increase_jobs(NETWORK, [0])
+    path = error_increase.publish_error_increase(job, places(tmp_path))
+    [study] = error_increases(tmp_path / "results", NETWORK)
+    assert path == error_increase_path(tmp_path / "results", job)
+    assert study.swept[0].ratio == pytest.approx(1.5 * study.ratio, rel=0.01)
+    assert study.dense_error > 0

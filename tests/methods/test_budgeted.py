@@ -1,5 +1,6 @@
 """Pruning to a budget through the runner."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -18,10 +19,10 @@ JOB = Job(network="lenet-300-100", data="digits", recipe=Recipe(epochs=6, optimi
 
 
 def test_the_target_is_logged_with_every_epoch_and_met(tmp_path):
-    job = replace(JOB, methods=(Budgeted(budget=Budget(ratio=25), fine_tune_epochs=1),))
+    job = replace(JOB, methods=(Budgeted(budget=Budget(ratio=25)),))
     directory = run(job, tmp_path)
     log = list(read_log(directory.journal("train").log))
-    assert [line["target"] for line in log] == [{"ratio": 25}] * 6
+    assert [line["target"] for line in log] == [{"ratio": 25}] * 4
     assert directory.read_result().kept == 266_200 // 25
     assert directory.read_result().error < 25
 
@@ -29,30 +30,39 @@ def test_the_target_is_logged_with_every_epoch_and_met(tmp_path):
 def test_an_increase_of_the_error_is_kept_in_one_run(tmp_path):
     job = replace(JOB, methods=(Budgeted(budget=Budget(error_increase=4)),))
     result = run(job, tmp_path).read_result()
-    assert [stage.name for stage in result.stages] == ["dense", "train"]
+    assert [stage.name for stage in result.stages] == ["dense", *(f"round-{number}" for number in range(1, 7))]
     assert result.errors["pruned"] <= result.errors["dense"] + 4
-    assert result.weights / result.kept > 3
+    assert result.weights / result.kept > 10
 
 
-def test_an_error_that_cannot_be_kept_ends_with_what_was_reached():
-    errors, said, model = iter([5.0, 5.5, *[9.0] * 20]), [], small_network()
-    aids = Aids(error=lambda network: next(errors), note=said.append)
-    stages = Budgeted(budget=Budget(error_increase=1)).aided_stages(model, Recipe(), aids)
-    pruned = None
-    while pruned is None:
-        try:
+def rounds(errors, epochs=8):
+    """Go through the stages of a budget of one point with these errors; return the ratios tried, and what is left."""
+    said, model, tried, left = [], small_network(), [], iter(errors)
+    aids = Aids(error=lambda network: next(left), note=said.append)
+    stages = Budgeted(budget=Budget(error_increase=1)).aided_stages(model, Recipe(epochs=epochs), aids)
+    try:
+        while True:
             stage = next(stages)
-        except StopIteration as end:
-            pruned = end.value
-            break
-        for epoch in range(4 if stage.after_epoch else 0):
-            train(model, 4, lambda done, total, first=4 * epoch, go=stage.between: go(first + done, 16))
-            stage.after_epoch()
-    assert said == [
-        "the error is 4.00 points above that of the dense network, more than the 1 that were asked for: train for more "
-        "epochs, or allow more"
-    ]
-    assert 5.5 < count(pruned).prunable.ratio < 6.5  # of the 6.8 after the first epoch, the last allowed
+            if stage.between is not None:
+                tried.append(stage.target["ratio"])
+                train(model, 16, stage.between)
+    except StopIteration as end:
+        return tried, count(end.value).prunable.ratio, said
+
+
+def test_a_round_that_is_not_allowed_is_undone_and_the_next_one_goes_less_far():
+    tried, ratio, said = rounds([5.0, 6.0, 6.1, 5.0, 7.0], epochs=4)
+    assert tried == pytest.approx([4, 16, 8, 16])
+    assert ratio == pytest.approx(8, rel=0.02)
+    assert said == []
+
+
+def test_an_error_that_no_round_keeps_leaves_the_dense_network_and_says_so():
+    tried, ratio, said = rounds([5.0, *[9.0] * 8])
+    assert tried[:3] == pytest.approx([4, 2, math.sqrt(2)])
+    assert ratio == 1
+    [sentence] = said
+    assert sentence.startswith("no network with a weight less is within 1 points of the dense network's error")
 
 
 def test_a_budget_that_the_layers_cannot_hold_is_refused_by_their_shapes():

@@ -19,14 +19,18 @@ from secateur.cli.flags import Command, DataRoot, Json, KeptIn, named, optional
 from secateur.experiments.presets import preset, preset_names
 from secateur.experiments.studies.decay import run_decay_study
 from secateur.experiments.studies.epochs import search_epochs
+from secateur.experiments.studies.error_increase import error_increase_jobs, publish_error_increase
+from secateur.experiments.studies.error_increase_summary import error_increase_path
 from secateur.experiments.studies.figures import hard_views, run_gathering, smooth_views
 from secateur.experiments.studies.gathering import FIGURES, GatheringStudy, Views, figure_path, gathering
 from secateur.experiments.studies.grid import Places, jobs, jobs_of_method, run_missing
 from secateur.experiments.studies.rival import search_quality
 from secateur.experiments.studies.sensitivity import publish_sensitivity, sensitivity_jobs, sensitivity_path
+from secateur.experiments.studies.together import publish_together, together_jobs, together_path
 from secateur.literature import networks_with_layers
 from secateur.methods import METHODS, first_methods
 from secateur.nearest import require_one_of
+from secateur.report.tables.budgets import error_increase_table, together_table
 from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.files import decay_table, file_table
 from secateur.report.tables.grid import Grid
@@ -46,7 +50,8 @@ class Reproduce(Command):
         named("WHAT"),
         Doc(
             "table1, table2, files, sensitivity, decay, rival (Deep Compression), methods (--methods under one "
-            "preset), search (how epochs were chosen), figure1, figure2 or figure3"
+            "preset), together (pruning and quantisation learned together), error-increase (against a sweep), search "
+            "(how epochs were chosen), figure1, figure2 or figure3"
         ),
     ]
     networks: Annotated[tuple[str, ...], Doc("which rows")] = ("lenet-300-100", "lenet-5")
@@ -115,6 +120,20 @@ def _run_sensitivity(chosen: Reproduce) -> Iterator[Path]:
         )
 
 
+def _run_together(chosen: Reproduce) -> Iterator[Path]:
+    for network in chosen.networks:
+        wanted = together_jobs(network, range(chosen.seeds))
+        yield from run_missing(wanted, chosen.places, workers=chosen.workers, work=publish_together, path=together_path)
+
+
+def _run_error_increase(chosen: Reproduce) -> Iterator[Path]:
+    for network in chosen.networks:
+        wanted = error_increase_jobs(network, range(chosen.seeds))
+        yield from run_missing(
+            wanted, chosen.places, workers=chosen.workers, work=publish_error_increase, path=error_increase_path
+        )
+
+
 def _run_decay(chosen: Reproduce) -> Iterator[Path]:
     for network in chosen.networks:
         yield from run_decay_study(network, range(chosen.seeds), chosen.places)
@@ -157,6 +176,8 @@ _STUDIES: dict[str, tuple[Callable[[Reproduce], Iterator[Path]], Callable[[Repro
         ],
     ),
     "methods": (_run_methods, lambda chosen: [comparison_table(chosen.results, chosen.networks)]),
+    "together": (_run_together, lambda chosen: [together_table(chosen.results, chosen.networks)]),
+    "error-increase": (_run_error_increase, lambda chosen: [error_increase_table(chosen.results, chosen.networks)]),
     "search": (_run_search, lambda chosen: [search_table(chosen.results, chosen.networks)]),
 }
 

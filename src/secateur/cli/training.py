@@ -23,7 +23,7 @@ from secateur.cli.finish import finish, leave_speed
 from secateur.cli.flags import Command, DataRoot, Json, KeptIn, flags, named, optional, parse
 from secateur.encode.codecs import choose
 from secateur.experiments.directory import RunDirectory
-from secateur.experiments.presets import has_preset, preset, preset_names, run_name
+from secateur.experiments.presets import has_preset, preset, preset_names, run_name, settings
 from secateur.experiments.reference import needs_training
 from secateur.experiments.runner import run
 from secateur.job import Coding, InputConfig, Job
@@ -198,7 +198,7 @@ class Compress(Training):
     @classmethod
     def defaults(cls, start: Job) -> dict[str, Any]:
         """Return the flags that a preset sets, those of few values included."""
-        return {**super().defaults(start), "few_values": start.methods[1]}
+        return {**super().defaults(start), "few_values": settings(start.preset, start.network).few_values}
 
     @override
     def job(self) -> Job:

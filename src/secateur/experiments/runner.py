@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from secateur.atomic import write_atomically
+from secateur.encode.container import open_archive
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.images import JobImages, load_images
 from secateur.experiments.models import build, save_model
@@ -79,7 +81,9 @@ def run(
     if is_main_process():
         save_model(directory.model, finished, job, images.training.scaling, seen)
         file, errors[FILE] = _write_file(directory, job, finished, images, errors)
-        write(directory.result, _result(job, finished, images, errors, kept, stages, thresholds, file))
+        with open_archive(directory.file) as archive:
+            sizes = {record.name: record.length for record in archive.records}
+        write(directory.result, _result(job, finished, images, errors, kept, stages, thresholds, file, sizes))
     wait_for_all()
     return directory
 
@@ -153,6 +157,7 @@ def _result(
     stages: list[StageResult],
     thresholds: dict[str, tuple[float, ...]],
     file: FileResult,
+    sizes: Mapping[str, int],
 ) -> RunResult:
     totals = count(model)
     return RunResult(
@@ -161,7 +166,13 @@ def _result(
         weights=totals.prunable.weights,
         kept=totals.prunable.kept,
         layers=tuple(
-            LayerResult(name=tensor.name, shape=tuple(tensor.shape), weights=tensor.weights, kept=tensor.kept)
+            LayerResult(
+                name=tensor.name,
+                shape=tuple(tensor.shape),
+                weights=tensor.weights,
+                kept=tensor.kept,
+                bytes=sizes.get(tensor.name, 0),
+            )
             for tensor in totals.prunable.tensors
         ),
         kept_by_form=kept,

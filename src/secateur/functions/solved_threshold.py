@@ -1,7 +1,8 @@
 """A threshold that follows from a budget: a layer reads exactly the weights that would survive the cut now.
 
 The layer reads θ̄(w; t), and the gradients by w and by t are those of the paper's θ. What is trained is what is kept,
-and a weight below t can come back. `secateur.Pruner` sets t; formulas are at the head of `secateur.pruner`.
+and a weight below t can come back. In the last part of a training the choice is fixed, and the weights that are kept
+may take any value, below t too. `secateur.Pruner` sets t; formulas are at the head of `secateur.pruner`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from secateur.functions.mask import masked
 from secateur.functions.threshold import LearnedThreshold, learned_thresholds
 from secateur.rate import plain_bits
 from secateur.theta import hard_theta
@@ -21,7 +23,7 @@ SHARPNESS = 8.0
 
 
 class SolvedThreshold(LearnedThreshold):
-    """A layer reads the weights with |w| ≥ threshold, and the threshold is scale · unit · exp(relative).
+    """A layer reads the weights with |w| ≥ threshold = scale · unit · exp(relative), or those that are fixed.
 
     `unit` is the root mean square of the weights at the beginning, `relative` is learned for this layer or filter, and
     `scale` is the same in all layers: it is solved so that the network as a whole meets its budget.
@@ -35,8 +37,11 @@ class SolvedThreshold(LearnedThreshold):
     moments: Tensor  # of the gradient by `relative`: its mean, its mean square, and the means of g and h
     gradient: Tensor  # ∂L₀/∂t, added up since the last update
     counts: Tensor  # steps so far, by `Pruner.step`, and updates so far
-    pace: Tensor  # ln(ratio) now and where validation last allowed it, and by how much the pace was lowered since
+    start: Tensor  # ln(ratio) of the network that the ramp began with
+    fixed: Tensor  # whether `mask`, not the threshold, says which weights are kept
+    mask: Tensor  # uint8: multiplying by it costs less than half of multiplying by a bool
     calibration: Tensor  # bytes of the file as it was last written ÷ those that were estimated
+    pressure: Tensor  # price of a bit of a value ÷ that of a bit of a place, since the places are fixed
 
     def __init__(self, weight: Tensor, shape: tuple[int, ...]) -> None:
         kind = torch.promote_types(weight.dtype, torch.float32)
@@ -47,12 +52,42 @@ class SolvedThreshold(LearnedThreshold):
         self.register_buffer("relative", zeros.clone())
         self.register_buffer("moments", torch.zeros(4, *shape, dtype=kind, device=weight.device))
         self.register_buffer("gradient", zeros.clone())
-        self.register_buffer("pace", torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
+        self.register_buffer("start", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("fixed", torch.tensor(False))
+        self.register_buffer("mask", torch.ones_like(weight, dtype=torch.uint8))
         self.register_buffer("calibration", torch.ones((), dtype=torch.float64))
+        self.register_buffer("pressure", torch.ones((), dtype=torch.float64))
         self.register_buffer("counts", torch.zeros(2, dtype=torch.int64))
+        self.is_fixed = False  # `fixed` without a look into a tensor
+
+    @torch.no_grad()
+    def fix(self, weight: Tensor) -> None:
+        """Keep the weights that are kept now for good, whatever values they take from here on."""
+        self.mask.copy_(self.kept(weight))
+        self.fixed.fill_(True)
+        self.is_fixed = True
+
+    @torch.no_grad()
+    def release(self, weight: Tensor) -> None:
+        """Let the threshold decide again which weights are kept; those that were cut are zero from now on."""
+        weight.mul_(self.mask)
+        self.fixed.fill_(False)
+        self.is_fixed = False
+
+    def kept(self, weight: Tensor) -> Tensor:
+        """Return which weights would be kept now."""
+        weight = weight.detach()
+        return self.mask.bool() if self.is_fixed else weight.abs() >= self.threshold.detach().to(weight.dtype)
+
+    def _load_from_state_dict(self, state_dict, prefix, *others):  # type: ignore[no-untyped-def]  # torch's signature
+        super()._load_from_state_dict(state_dict, prefix, *others)
+        self.is_fixed = bool(self.fixed)
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the weights with |w| ≥ threshold; the others are zero, and all of them have θ's gradient."""
+        if self.is_fixed:
+            out: Tensor = _Fixed.apply(weight, self.threshold, self.mask)  # type: ignore[no-untyped-call]  # torch's
+            return out
         if not torch.is_grad_enabled() or torch.compiler.is_exporting():
             return hard_theta(weight, self.threshold.to(weight.dtype))
         return hard_theta_with_slopes(weight, self.threshold, self.alpha)
@@ -61,9 +96,9 @@ class SolvedThreshold(LearnedThreshold):
         """Return nothing: the multiplier of Σ|θ| follows from the budget, and acts on `relative` alone."""
 
     def settle(self, weight: Tensor) -> Tensor:
-        """Return the weights with |w| ≥ threshold, and exact zeros for the others."""
+        """Return the weights that are kept, and exact zeros for the others."""
         self._refuse_divergence(weight)
-        kept = hard_theta(weight.detach(), self.threshold.detach().to(weight.dtype))
+        kept = torch.where(self.kept(weight), weight.detach(), 0.0)
         if not kept.any() and not self.allow_empty:
             raise ValueError(
                 f"would lose all of its {weight.numel():,} weights: the threshold was not set since they shrank; call "
@@ -94,7 +129,7 @@ class SolvedThreshold(LearnedThreshold):
     def bits(self, weight: Tensor) -> Tensor:
         """Return the bits of the weights that would be kept, as they are; no gradient can change these."""
         with torch.no_grad():
-            return plain_bits(hard_theta(weight, self.threshold))
+            return plain_bits(torch.where(self.kept(weight), weight, 0.0))
 
     def is_stuck(self, weight: Tensor) -> bool:
         """Return False: the threshold is where the budget wants it."""
@@ -103,6 +138,21 @@ class SolvedThreshold(LearnedThreshold):
     def extra_repr(self) -> str:
         """Show the sharpness and the number of thresholds."""
         return f"sharpness={self.alpha:g}, thresholds={self.threshold.numel()}"
+
+
+class _Fixed(torch.autograd.Function):
+    """weight · mask, with a gradient of zero by the threshold: distributed training stops where there is none."""
+
+    @staticmethod
+    def forward(ctx, weight, threshold, mask):  # type: ignore[no-untyped-def]  # torch's protocol
+        ctx.save_for_backward(threshold, mask)
+        return masked(weight, mask)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]  # torch's protocol
+        threshold, mask = ctx.saved_tensors
+        grad = grad.to_dense() if grad.is_sparse else grad  # sparse: of an Embedding with sparse=True
+        return grad * mask, torch.zeros_like(threshold), None
 
 
 def solved_thresholds(model: torch.nn.Module) -> dict[str, SolvedThreshold]:

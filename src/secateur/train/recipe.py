@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from typing_extensions import Doc
@@ -36,6 +36,11 @@ class Recipe:
         if self.clip_norm is not None and not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
             raise ValueError(f"clip_norm must be positive and finite, or None, got {self.clip_norm}")
 
+    def split(self, share: float) -> tuple[Recipe, Recipe]:
+        """Return this recipe for two stages, of which the second has a share of the epochs."""
+        second = round(share * self.epochs)
+        return replace(self, epochs=self.epochs - second), replace(self, epochs=second)
+
     def steps(self, training_images: int) -> int:
         """Return the number of optimizer steps that all epochs take together."""
         return self.epochs * math.ceil(training_images / self.batch_size)
@@ -46,6 +51,13 @@ def require_not_negative(**settings: float) -> None:
     for name, value in settings.items():
         if not (math.isfinite(value) and value >= 0):
             raise ValueError(f"{name} must be ≥ 0 and finite, got {value}")
+
+
+def require_share(**settings: float) -> None:
+    """Raise a ValueError that names the first setting that is not at least 0 and below 1."""
+    for name, value in settings.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
 
 
 def require_whole(*, least: int = 0, **settings: int) -> None:

@@ -27,8 +27,6 @@ class Stage:
     # Called after every step with the number of steps done and of all steps. It may depend on nothing else than these
     # and the network, whose buffers are part of the checkpoint: a resumed stage then ends as one never interrupted.
     between: Callable[[int, int], None] | None = None
-    # Called after every epoch, before its network is measured. What it remembers has to be in the network's buffers.
-    after_epoch: Callable[[], None] | None = None
     # Where it is to end: {"ratio": …} or {"bytes": …}. Shown next to what is reached; nothing else follows from it.
     target: Mapping[str, float] = field(default_factory=dict)
     order: int = 0  # stages of one phase with different numbers see the images in different orders

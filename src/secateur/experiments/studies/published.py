@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from secateur.experiments.directory import RunDirectory
+from secateur.experiments.presets import reference_preset
 from secateur.job import Job
 from secateur.methods import METHODS
 from secateur.results import HistoryPoint, PublishedRun, read
@@ -24,6 +25,11 @@ def read_runs(results: Path, network: str, preset: str, label: str) -> dict[int,
     return {run.seed: run for run in runs}
 
 
+def read_references(results: Path, network: str, preset: str) -> dict[int, PublishedRun]:
+    """Return the published dense runs that a preset is compared with, by seed."""
+    return read_runs(results, network, reference_preset(preset, network), "dense")
+
+
 def read_labels(results: Path, network: str, preset: str) -> tuple[str, ...]:
     """Name the methods that have published runs of a network under a preset, the dense reference excepted."""
     paths = sorted((results / network / preset).glob("*-seed*.json"))
@@ -33,7 +39,7 @@ def read_labels(results: Path, network: str, preset: str) -> tuple[str, ...]:
 
 def read_history(directory: RunDirectory) -> tuple[HistoryPoint, ...]:
     """Return the epochs of a run's first stage."""
-    keys = ("epoch", "error", "ratio", "sibling_error")
+    keys = ("epoch", "error", "ratio", "sibling_error", "coded_bytes")
     return tuple(
         HistoryPoint(**{key: line[key] for key in keys if key in line})
         for line in read_log(directory.journal("train").log)

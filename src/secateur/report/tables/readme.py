@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from secateur.atomic import write_atomically
-from secateur.experiments.presets import preset, preset_names
+from secateur.experiments.presets import has_preset, preset, preset_names
 from secateur.experiments.reference import REFERENCES, PublishedReference
 from secateur.experiments.studies.comparison import standings
-from secateur.experiments.studies.published import read_runs
+from secateur.experiments.studies.published import read_references
 from secateur.experiments.studies.summaries import mean_std
 from secateur.plain_data import to_plain
-from secateur.report.tables.budgets import cost_table, met_table
+from secateur.report.tables.budgets import cost_table, error_increase_table, met_table, together_table
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.files import decay_table, file_table, headline_table
@@ -40,6 +40,8 @@ def results_page(results: Path) -> str:
         comparison_table(results, compared),
         stages_table(results, presets, _NETWORKS),
         file_table(results, presets, _NETWORKS),
+        together_table(results, _NETWORKS),
+        error_increase_table(results, _NETWORKS),
         *(grid for level in LEVELS for grid in speed_tables(results, level)),
         gathering_table(results),
         *(decay_table(results, network) for network in _NETWORKS),
@@ -81,7 +83,7 @@ def references(results: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for network in _NETWORKS:
         for name in preset_names():
-            runs = read_runs(results, network, name, "dense")
+            runs = read_references(results, network, name) if has_preset(name, network) else {}
             if runs:
                 reference = PublishedReference(
                     data=preset(name, network).data,
