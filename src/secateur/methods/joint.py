@@ -38,6 +38,7 @@ from secateur.weights.tensors import NetworkTensor, parameters, tensors
 
 _CALIBRATIONS = 20  # how often in a stage the estimate is compared with a real file
 _LAST_TRIES = 8  # at the end, to make the file fit
+_SLACK = 2  # bytes: the file will name its error, and a few digits more or less compress differently
 _GAIN = 8  # a file that is 1 % too large raises the price of a bit by 8 %
 
 
@@ -162,6 +163,6 @@ class _Progress:
         """Cut a few more weights if the file is too large."""
         for _ in range(_LAST_TRIES):
             size = self._file_size()
-            if size <= self.size:
+            if size <= self.size - _SLACK:
                 return
             self.pruner.keep_exactly(math.floor(self.pruner.kept * 0.998 * self.size / size))
