@@ -241,6 +241,17 @@ def test_a_fixed_choice_survives_optimizers_that_move_what_was_cut():
     assert torch.equal(model.weight != 0, before)
 
 
+def test_gradients_whose_squares_vanish_move_no_threshold_to_infinity():
+    model = network()
+    pruner = Pruner(model, Budget(ratio=10), steps=10)
+    x, y = images()
+    for _ in range(3):
+        model.zero_grad()
+        (functional.cross_entropy(model(x), y) * 1e-24).backward()
+        pruner.step()
+    assert all(function.relative.abs().max() < 1 for _, function in thresholds(model))
+
+
 def test_a_second_ramp_begins_where_the_first_one_ended():
     model = network()
     pruner = Pruner(model, Budget(ratio=4), steps=STEPS)

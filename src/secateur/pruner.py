@@ -204,7 +204,8 @@ class Pruner:
         least = max(_NEXT_TO_NOTHING * max(float(size.max()) for size in sizes), torch.finfo(sizes[0].dtype).tiny)
         rate = _TRAVEL / math.sqrt(updates) * (1 + math.cos(math.pi * progress)) / 2
         for function, mean, size in zip(functions, means, sizes, strict=True):
-            function.relative -= rate * mean / size.clamp(min=least)
+            # Squares of tiny gradients vanish, their mean does not; anywhere else the quotient is below 2.
+            function.relative -= rate * (mean / size.clamp(min=least)).clamp(-2, 2)
         centre = sum(float(function.relative.sum()) for function in functions)
         centre /= sum(function.relative.numel() for function in functions)
         for function in functions:

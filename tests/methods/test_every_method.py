@@ -14,11 +14,12 @@ from small_training import carry_out, small_network, train
 from torch import nn
 from torch.nn.utils import parametrize
 
+from secateur.budget import Budget
 from secateur.experiments.evaluate import evaluate
 from secateur.experiments.runner import run
 from secateur.job import Job
 from secateur.measure import count
-from secateur.methods import METHODS, Dense, FewValues, Manessi2018, Method, method_from_json, method_to_json
+from secateur.methods import METHODS, Budgeted, Dense, FewValues, Manessi2018, Method, method_from_json, method_to_json
 from secateur.table import Table
 from secateur.train.observers import Silent
 from secateur.train.recipe import Recipe
@@ -83,14 +84,23 @@ def test_a_method_is_its_settings_and_each_has_a_help_text(name):
     assert kind.__doc__.endswith(".")
 
 
-JOB = Job(network="lenet-300-100", data="digits", recipe=Recipe(epochs=2))
+JOB = Job(network="lenet-300-100", data="digits", recipe=Recipe(epochs=3))
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_run_of_a_method_is_killed_resumed_evaluated_and_ends_as_one_never_killed(name, tmp_path):
-    method = METHODS[name]()
+def short(method):
+    """Return a method whose own stages take one epoch each."""
     lengths = [entry.name for entry in fields(method) if entry.name == "rounds" or entry.name.endswith("epochs")]
-    method = replace(method, **dict.fromkeys(lengths, 1))
+    return replace(method, **dict.fromkeys(lengths, 1))
+
+
+# A step in the second epoch of the first stage and, where a method decides between stages, one after a decision.
+KILLED_AT = {name: (short(kind()), 14) for name, kind in METHODS.items()}
+KILLED_AT["budget of error"] = (Budgeted(budget=Budget(error_increase=4)), 45)
+
+
+@pytest.mark.parametrize("name", KILLED_AT)
+def test_a_run_of_a_method_is_killed_resumed_evaluated_and_ends_as_one_never_killed(name, tmp_path):
+    method, last = KILLED_AT[name]
     job = replace(JOB, methods=(Dense(), method) if method.needs_trained else (method,))
 
     class Killed(Silent):
@@ -98,7 +108,7 @@ def test_a_run_of_a_method_is_killed_resumed_evaluated_and_ends_as_one_never_kil
 
         def step(self, stage, done, total):
             self.steps += 1
-            if self.steps == 14:  # in the second epoch of the first stage
+            if self.steps == last:
                 raise KeyboardInterrupt
 
     whole = run(job, tmp_path / "whole")

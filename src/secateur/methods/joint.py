@@ -36,7 +36,7 @@ from secateur.train.stage import Stage
 from secateur.weights.reading import attach
 from secateur.weights.tensors import NetworkTensor, parameters, tensors
 
-_CALIBRATIONS = 20  # how often in a stage the estimate is compared with a real file
+_CALIBRATIONS = 10  # how often in a stage the estimate is compared with a real file
 _LAST_TRIES = 8  # at the end, to make the file fit
 _SLACK = 2  # bytes: the file will name its error, and a few digits more or less compress differently
 _GAIN = 8  # a file that is 1 % too large raises the price of a bit by 8 %
