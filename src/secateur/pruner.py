@@ -102,8 +102,8 @@ class Pruner:
                 each.function.release(each.weight)
                 each.function.start.fill_(math.log(self.weights / kept))
                 each.function.counts.zero_()
+                each.set_to_smallest()
             self._set_budget(budget)
-            self._solve(kept, exact=True)
 
     def _set_budget(self, budget: Budget) -> None:
         if budget.error_increase is not None:
@@ -147,10 +147,10 @@ class Pruner:
         progress = min(done / total, 1.0)
         if done < total:
             self._learn(progress, interval, max(total // interval, 1))
-        self._solve(self.wanted(progress), exact=progress >= self.fixed)
         if progress >= self.fixed:
-            for each in self._pruned:
-                each.function.fix(each.weight)
+            self._choose(self.wanted(progress))
+        else:
+            self._solve(self.wanted(progress))
 
     def wanted(self, progress: float) -> float:
         """Return how many weights the schedule keeps after a share of the training."""
@@ -178,9 +178,7 @@ class Pruner:
         with torch.no_grad():
             for each in self._pruned:
                 each.function.release(each.weight)
-            self._solve(number, exact=True)
-            for each in self._pruned:
-                each.function.fix(each.weight)
+            self._choose(number)
 
     def _learn(self, progress: float, steps: int, updates: int) -> None:
         """Move the relative thresholds by one of `updates` descent steps; `steps` have passed since the last one."""
@@ -211,26 +209,35 @@ class Pruner:
         for function in functions:
             function.relative -= centre
 
-    def _solve(self, wanted: float, *, exact: bool) -> None:
-        """Set all thresholds to one scale s, so that about `wanted` weights, or exactly that many, are kept."""
-        stride = 1 if exact else max(math.ceil(self.weights / _SAMPLE), int(wanted / _KEPT_SAMPLE))
+    def _solve(self, wanted: float) -> None:
+        """Set all thresholds to one scale s, so that about `wanted` weights are kept."""
+        stride = max(math.ceil(self.weights / _SAMPLE), int(wanted / _KEPT_SAMPLE))
+        sizes = self._sizes(stride)
+        scale = _largest(torch.cat(sizes), _whole(wanted / stride), self._pruned[0].scale)
+        for each, size in zip(self._pruned, sizes, strict=True):
+            each.set_threshold(scale)
+            if stride * int((size >= scale).sum()) < each.least:
+                each.lower_threshold()
+
+    def _choose(self, wanted: float) -> None:
+        """Keep exactly so many weights for good, the largest in units of their layer."""
+        sizes = [each.with_least(size) for each, size in zip(self._pruned, self._sizes(), strict=True)]
+        number, everything = _whole(wanted), torch.cat(sizes)
+        scale = _largest(everything, number, self._pruned[0].scale)
+        kept = everything > scale
+        equal = (everything == scale).nonzero().squeeze(1)
+        kept[equal[: number - int(kept.sum())]] = True
+        for each, part in zip(self._pruned, kept.split([len(size) for size in sizes]), strict=True):
+            each.set_threshold(scale)
+            each.function.fix(part.view(each.weight.shape))
+
+    def _sizes(self, stride: int = 1) -> list[Tensor]:
+        """Return what is compared with s, one flat tensor a layer, for one weight in `stride`."""
         sizes = [each.relative_sizes(stride) for each in self._pruned]
         for each, size in zip(self._pruned, sizes, strict=True):
             if not size.sum().isfinite():
                 raise FloatingPointError(f'"{each.name}" became NaN or infinite: lower the learning rate')
-        if exact:
-            sizes = [each.with_least(size) for each, size in zip(self._pruned, sizes, strict=True)]
-        sample = torch.cat([size.flatten() for size in sizes])
-        keep = max(1, min(math.floor(wanted / stride * (1 + 1e-12)), len(sample)))
-        scale = _largest(sample, keep, self._pruned[0].scale)
-        if exact and int((sample >= scale).sum()) > keep:  # equal weights: rather too few than too many
-            larger = sample[sample > scale]
-            scale = larger.min() if len(larger) else scale
-        for each, size in zip(self._pruned, sizes, strict=True):
-            if exact or stride * int((size >= scale).sum()) < each.least:
-                each.set_exactly(scale)
-            else:
-                each.set_threshold(scale)
+        return sizes
 
 
 def final_ratio(budget: Budget, sizes: Sequence[int]) -> float:
@@ -249,6 +256,11 @@ def final_ratio(budget: Budget, sizes: Sequence[int]) -> float:
 def _least(weights: int) -> int:
     """Return how many weights a layer keeps in any case: an empty one would pass nothing on, and never recover."""
     return math.ceil(math.pow(weights, 1 / 3))
+
+
+def _whole(number: float) -> int:
+    """Return a number of weights, at least 1, and never more than a budget allows."""
+    return max(1, math.floor(number * (1 + 1e-12)))
 
 
 def _largest(values: Tensor, number: int, guess: Tensor) -> Tensor:
@@ -295,36 +307,38 @@ class _Pruned:
         return (self.function.solved / self.unit).mean()
 
     def relative_sizes(self, stride: int = 1) -> Tensor:
-        """Return |w| / (u·exp(r)), which is compared with s, for one weight in `stride`."""
+        """Return |w| / (u·exp(r)), which is compared with s, for one weight in `stride`, flat."""
         weight, unit = self.weight.detach(), self.unit
         if stride > 1:
             weight, unit = (each.flatten()[::stride] for each in torch.broadcast_tensors(weight, unit))
-        return weight.abs().to(unit.dtype) / unit
+        return (weight.abs().to(unit.dtype) / unit).flatten()
 
     def with_least(self, sizes: Tensor) -> Tensor:
-        """Return the sizes with those of the weights that are kept in any case set to infinity."""
-        flat = sizes.flatten()
-        return flat.scatter(0, flat.topk(self.least).indices, torch.inf).view(sizes.shape)
+        """Return the flat sizes with those of the weights that are kept in any case set to infinity."""
+        return sizes.scatter(0, sizes.topk(self.least).indices, torch.inf)
 
     def set_threshold(self, scale: Tensor) -> None:
         """Set t = s·u·exp(r)."""
-        function = self.function
-        function.solved.copy_(scale * function.unit * function.relative.exp())
-        function.threshold.copy_(function.solved)
+        self._set(scale * self.function.unit * self.function.relative.exp())
 
-    def set_exactly(self, scale: Tensor) -> None:
-        """Set t to the smallest weight that is kept, for the layer must have enough of them, or exactly that many.
+    def lower_threshold(self) -> None:
+        """Set t to the smallest of the weights that the layer keeps in any case."""
+        self._set_to_smallest_of(self.with_least(self.relative_sizes()).isinf().view(self.weight.shape))
 
-        Weights gather at the threshold, and rounding would decide about them.
-        """
-        self.set_threshold(scale)
+    def set_to_smallest(self) -> None:
+        """Set t to the smallest weight that is not zero."""
+        self._set_to_smallest_of(self.weight.detach() != 0)
+
+    def _set_to_smallest_of(self, chosen: Tensor) -> None:
         solved = self.function.solved
-        kept = self.with_least(self.relative_sizes()) >= scale
-        size = torch.where(kept, self.weight.detach().abs().to(solved.dtype), torch.inf)
+        size = torch.where(chosen, self.weight.detach().abs().to(solved.dtype), torch.inf)
         shared = [dim for dim, length in enumerate(solved.shape) if length == 1]
         smallest = size.amin(shared, keepdim=True) if shared else size
-        solved.copy_(torch.where(smallest.isfinite(), smallest, solved))
-        self.function.threshold.copy_(solved)
+        self._set(torch.where(smallest.isfinite(), smallest, solved))
+
+    def _set(self, threshold: Tensor) -> None:
+        self.function.solved.copy_(threshold)
+        self.function.threshold.copy_(threshold)
 
     def norm_slope(self) -> Tensor:
         """Return ∂‖θ‖₁/∂t, of a sample of a large layer."""

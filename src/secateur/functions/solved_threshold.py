@@ -61,9 +61,9 @@ class SolvedThreshold(LearnedThreshold):
         self.is_fixed = False  # `fixed` without a look into a tensor
 
     @torch.no_grad()
-    def fix(self, weight: Tensor) -> None:
-        """Keep the weights that are kept now for good, whatever values they take from here on."""
-        self.mask.copy_(self.kept(weight))
+    def fix(self, kept: Tensor) -> None:
+        """Keep these weights for good, whatever values they take from here on."""
+        self.mask.copy_(kept)
         self.fixed.fill_(True)
         self.is_fixed = True
 
