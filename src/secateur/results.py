@@ -132,18 +132,22 @@ class LayerSpeed:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedResult:
-    """Milliseconds of a call, dense and sparse, of the network and of its layers."""
+    """Milliseconds of a call, dense and sparse, of the network and of its layers.
+
+    `speedup` is the median of dense ÷ sparse within a turn of the benchmark, as `secateur bench` prints it; the ratio
+    of the medians where a file of an older version does not have it.
+    """
 
     dense_ms: float
     sparse_ms: float
+    speedup: float = math.nan
     batch: int = 1
     threads: int = 1
     layers: Mapping[str, LayerSpeed] = field(default_factory=dict)
 
-    @property
-    def speed_up(self) -> float:
-        """Dense time ÷ sparse time."""
-        return self.dense_ms / self.sparse_ms if self.sparse_ms else math.nan
+    def __post_init__(self) -> None:
+        if math.isnan(self.speedup) and self.sparse_ms:
+            object.__setattr__(self, "speedup", self.dense_ms / self.sparse_ms)
 
 
 @dataclass(frozen=True, kw_only=True)

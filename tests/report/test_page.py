@@ -343,7 +343,7 @@ def test_a_data_set_that_is_a_path_makes_no_name_of_a_chart(tmp_path):
 def test_a_speed_that_was_measured_is_shown_for_the_network_and_its_layers(copied):
     write(copied.speed, SpeedResult(dense_ms=0.5, sparse_ms=0.1, layers={"fc1.weight": LAYER_SPEED}))
     page = render_page([copied])
-    assert "Speed 5.0× as fast as the dense network" in words(page)
+    assert "Speed 5.00× as fast as the dense network" in words(page)
     header, *rows = table(page, "layers")
     fc1 = next(row for row in rows if row[0] == "fc1.weight")
     assert (fc1[header.index("dense ms")], fc1[header.index("sparse ms")]) == ("0.3", "0.05")
@@ -570,6 +570,20 @@ def test_bench_brings_an_existing_page_up_to_date(copied, command):
     copied.page.unlink()
     assert command(*bench)[0] == 0
     assert not copied.page.exists()
+
+
+def test_the_card_says_the_speedup_that_bench_says(copied, command):
+    write_page([copied], copied.page)
+    _, printed, _ = command("bench", str(copied.path), "--repeats", "6", "--engines", "eager")
+    said = re.search(r"whole network.*?([\d.,]+×)", printed)[1]
+    assert f"Speed {said} as fast as the dense network" in words(copied.page.read_text())
+
+
+def test_a_speedup_is_the_median_of_ratios_not_the_ratio_of_medians(copied):
+    write(copied.speed, SpeedResult(dense_ms=1.0, sparse_ms=1.0, speedup=1.25))
+    assert "Speed 1.25× as fast as the dense network" in words(render_page([copied]))
+    copied.speed.write_text('{"dense_ms": 3.0, "sparse_ms": 2.0}')  # of an older version
+    assert "Speed 1.50× as fast as the dense network" in words(render_page([copied]))
 
 
 def test_without_bokeh_the_run_ends_well_and_says_how_to_get_the_page(tmp_path, monkeypatch, command):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from secateur.literature import published_files, the_paper
 from secateur.report.commands import command, with_file
 from secateur.report.page.run import Run
-from secateur.report.page.sheets import times
+from secateur.report.ratios import times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,7 @@ def _speed_card(run: Run) -> Card:
     longest = max(speed.sparse_ms, speed.dense_ms) or 1.0
     return Card(
         title="Speed",
-        value=times(speed.speed_up) if speed.speed_up > 0 else "–",
+        value=times(speed.speedup) if speed.speedup > 0 else "–",
         claim=f"as fast as the dense network; batch {speed.batch:,}, threads: {speed.threads}",
         rows=(
             ("this network", f"{speed.sparse_ms:.3g} ms", speed.sparse_ms / longest),

@@ -11,6 +11,7 @@ from secateur.literature import paper_layers
 from secateur.report.forms import in_words
 from secateur.report.page.names import identifier
 from secateur.report.page.run import Layer, PageFile, Run
+from secateur.report.ratios import times
 
 _MOST_WITH_BARS = 4  # columns
 
@@ -190,7 +191,7 @@ def _overview_row(run: Run, name: str) -> tuple[Cell, ...]:
         _number(run.kept) if run.layers else _NOTHING,
         Cell(times(run.ratio), run.ratio) if math.isfinite(run.ratio) else _NOTHING,
         _number(run.file.bytes) if run.file else _NOTHING,
-        Cell(times(speed.speed_up), speed.speed_up) if speed and speed.speed_up > 0 else _NOTHING,
+        Cell(times(speed.speedup), speed.speedup) if speed and speed.speedup > 0 else _NOTHING,
         Cell(run.state),
     )
 
@@ -296,10 +297,3 @@ def _number(value: int) -> Cell:
 
 def _percent(value: float) -> Cell:
     return Cell(f"{value:.2f}", value) if math.isfinite(value) else _NOTHING
-
-
-def times(ratio: float) -> str:
-    """Write a ratio."""
-    if not math.isfinite(ratio):
-        return "∞×"
-    return f"{ratio:,.0f}×" if ratio >= 100 else f"{ratio:.1f}×"

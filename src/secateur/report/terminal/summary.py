@@ -13,6 +13,7 @@ from rich.text import Text
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.reference import Reference, find_reference
 from secateur.report.forms import in_words
+from secateur.report.ratios import times
 from secateur.report.terminal.lines import say
 from secateur.results import RunResult, SpeedResult, last
 from secateur.sibling import Target
@@ -121,7 +122,7 @@ def _note(result: RunResult, speed: SpeedResult | None, reference: Reference | N
     """Say where the dense numbers come from, and how to get those that are missing."""
     parts = []
     if result.file is not None:
-        parts.append(f"{_times(result.ratio)} fewer weights, {_times(result.file.ratio)} fewer bytes.")
+        parts.append(f"{times(result.ratio)} fewer weights, {times(result.file.ratio)} fewer bytes.")
     if reference is not None:
         parts.append(f"Dense error: {reference.source}.")
     elif not result.job.is_dense:
@@ -155,12 +156,8 @@ def _kept(weights: int, kept: int) -> tuple[str, str, str, str]:
         f"{weights:,}",
         f"{kept:,}",
         f"{1 - kept / weights:.1%}" if weights else "–",
-        _times(weights / kept) if kept else "∞",
+        times(weights / kept) if kept else "∞",
     )
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:,.1f}×" if math.isfinite(ratio) else "∞"
 
 
 def _percent(value: float) -> str:
