@@ -164,7 +164,7 @@ def test_a_page_is_updated_in_place(open_page, pages):
     heading.get_by_role("button").click()
     kept = page.evaluate(
         """async (text) => {
-            scrollTo(0, 500);
+            scrollTo({ top: 500, behavior: "instant" });
             window.untouched = true;
             const done = await updatePage(text);
             return { done, top: scrollY, documents: Bokeh.documents.length,
