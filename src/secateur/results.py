@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,6 +125,43 @@ class EvaluationResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """A wrong answer: the image, small, and two positions in the names of the classes; −1 is no answer at all."""
+
+    pixels: str  # base64 of uint8 (channels, height, width)
+    label: int
+    answer: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswersResult:
+    """How the finished network answers the validation images, class by class, and some of the wrong answers.
+
+    If a dense network was at hand, the mistakes shown are those that it does not make, `lost` of them in all.
+    """
+
+    classes: tuple[str, ...]
+    images: tuple[int, ...]  # of every class
+    wrong: tuple[int, ...]
+    dense_wrong: tuple[int, ...] = ()  # of the dense network; empty if there is none
+    lost: int = 0
+    shape: tuple[int, int, int] = (0, 0, 0)  # of the images in `mistakes`
+    mistakes: tuple[Mistake, ...] = ()
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.classes), len(self.images), len(self.wrong), len(self.dense_wrong or self.wrong)}
+        if len(lengths) != 1:
+            raise ValueError("images and wrong answers must have one number for each class")
+        if min((*self.images, *self.wrong, *self.dense_wrong, self.lost, *self.shape)) < 0:
+            raise ValueError("numbers of images and pixels must not be negative")
+        for mistake in self.mistakes:
+            if not (0 <= mistake.label < len(self.classes) and -1 <= mistake.answer < len(self.classes)):
+                raise ValueError(f"a mistake has label {mistake.label} and answer {mistake.answer}")
+            if len(b64decode(mistake.pixels, validate=True)) != math.prod(self.shape) or self.shape[0] not in (1, 3):
+                raise ValueError(f"the pixels of a mistake are no image of shape {list(self.shape)}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerSpeed:
     """Milliseconds of a layer, dense and sparse."""
 
@@ -133,18 +171,22 @@ class LayerSpeed:
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedResult:
-    """Milliseconds of a call, dense and sparse, of the network and of its layers."""
+    """Milliseconds of a call, dense and sparse, of the network and of its layers.
+
+    `speedup` is the median of dense ÷ sparse within a turn of the benchmark, as `secateur bench` prints it; the ratio
+    of the medians where a file of an older version does not have it.
+    """
 
     dense_ms: float
     sparse_ms: float
+    speedup: float = math.nan
     batch: int = 1
     threads: int = 1
     layers: Mapping[str, LayerSpeed] = field(default_factory=dict)
 
-    @property
-    def speed_up(self) -> float:
-        """Dense time ÷ sparse time."""
-        return self.dense_ms / self.sparse_ms if self.sparse_ms else math.nan
+    def __post_init__(self) -> None:
+        if math.isnan(self.speedup) and self.sparse_ms:
+            object.__setattr__(self, "speedup", self.dense_ms / self.sparse_ms)
 
 
 @dataclass(frozen=True, kw_only=True)

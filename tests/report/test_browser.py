@@ -128,6 +128,77 @@ def test_nothing_is_wider_than_the_screen(open_page, name, width):
     assert beyond == []
 
 
+def test_a_table_that_goes_beyond_the_screen_says_so_until_it_is_scrolled_to_the_end(open_page):
+    page = open_page(width=360)
+    region = page.locator(".sheet .scroll", has=page.locator("#table-layers"))
+    hint = page.locator(".sheet", has=page.locator("#table-layers")).locator(".hint")
+    assert region.evaluate("(region) => region.scrollWidth > region.clientWidth")
+    assert hint.is_visible()
+    region.evaluate("(region) => region.scrollTo(10000, 0)")
+    hint.wait_for(state="hidden")
+    assert not open_page(width=1440).locator(".sheet", has_text="Layers, those").locator(".hint").is_visible()
+
+
+def test_words_of_charts_and_of_the_diagram_stay_within_them_on_a_phone(open_page):
+    page = open_page(width=360)
+    beyond = page.evaluate(
+        """() => [...document.querySelectorAll(".diagram text")].map((each) => each.getBoundingClientRect())
+            .filter((box) => box.left < 0 || box.right > innerWidth).length"""
+    )
+    assert beyond == 0
+    overlapping = page.evaluate(
+        """() => {
+            const texts = [...document.querySelectorAll(".diagram text")].map((each) => each.getBoundingClientRect());
+            return texts.some((a, i) => texts.slice(i + 1).some((b) => a.right > b.left && b.right > a.left
+                && a.bottom > b.top + 2 && b.bottom > a.top + 2));
+        }"""
+    )
+    assert not overlapping
+
+
+def test_a_page_is_updated_in_place(open_page, pages):
+    page = open_page("going on")
+    newer = pages["one"].read_text()
+    page.locator('[data-table="error"] summary').click()
+    heading = page.locator("#table-layers thead th", has_text="weights")
+    heading.get_by_role("button").click()
+    kept = page.evaluate(
+        """async (text) => {
+            scrollTo({ top: 500, behavior: "instant" });
+            window.untouched = true;
+            const done = await updatePage(text);
+            return { done, top: scrollY, documents: Bokeh.documents.length,
+                     points: drawn.get("error").roots()[0].renderers[0].data_source.get_length() };
+        }""",
+        newer,
+    )
+    assert kept["done"]
+    assert kept["top"] == 500
+    assert kept["points"] == 6  # three epochs were shown before
+    assert page.evaluate("window.untouched")  # not reloaded
+    assert kept["documents"] == page.locator(".plot").count()
+    assert page.locator(".badges").inner_text().startswith("finished")
+    assert page.locator('[data-table="error"] tbody tr').count() == 6
+    assert column(page, "layers", "weights") == ["235,200", "30,000", "1,000"]
+    assert page.complaints == []
+    assert not page.evaluate("updatePage('<html><body>waiting</body></html>')")
+
+
+def test_new_data_is_put_into_the_chart_that_is_drawn(open_page, pages):
+    page = open_page()
+    same = page.evaluate(
+        """async (text) => {
+            const before = [...document.querySelectorAll(".plot")].map((plot) => plot.firstElementChild);
+            await updatePage(text);
+            const after = [...document.querySelectorAll(".plot")].map((plot) => plot.firstElementChild);
+            return before.length > 3 && before.every((each, index) => each !== null && each === after[index]);
+        }""",
+        pages["one"].read_text(),
+    )
+    assert same
+    assert page.complaints == []
+
+
 def column(page, table, heading):
     """The cells below a heading, from top to bottom."""
     index = page.locator(f"#table-{table} thead th").all_inner_texts().index(heading)

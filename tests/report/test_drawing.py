@@ -48,6 +48,18 @@ def test_the_pictures_in_the_documentation_are_those_of_the_published_numbers(fi
     assert words[0] == words[1], f"reproduce {figure}"
 
 
+def test_the_line_of_the_cut_in_figure_3_divides_the_weights_kept_from_those_that_are_cut():
+    study = numbers("figure3")
+    for entry in study.networks:
+        [edge] = study.job.methods[0].cut_magnitudes((entry.threshold,))
+        assert edge < entry.threshold
+        middle = len(entry.cut) // 2
+        bins = [abs(number - middle + 0.5) * study.bin for number in range(2 * middle)]  # |w| at their centres
+        beyond = [place for place in bins if place > edge + study.bin]
+        assert sum(count for count, place in zip(entry.cut, bins, strict=True) if place in beyond) == 0
+        assert sum(count for count, place in zip(entry.survivors, bins, strict=True) if place < edge - study.bin) == 0
+
+
 @needs_matplotlib
 @pytest.mark.parametrize("figure", FIGURES)
 def test_the_command_leaves_numbers_and_pictures(figure, tmp_path, command):

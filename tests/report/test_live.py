@@ -213,11 +213,11 @@ def test_the_page_is_served_and_drawn_again_only_when_the_run_has_moved_on(begun
 
 def test_a_run_without_a_page_yet_is_waited_for(begun):
     def render(runs):
-        raise RunError("nothing but <settings>")
+        raise RunError("nothing but <settings>: `secateur run`")
 
     with served(begun, render) as address:
         page = get(f"{address}/")
-    assert "nothing but &lt;settings&gt;" in page
+    assert "nothing but &lt;settings&gt;: <code>secateur run</code>" in page
     assert "location.reload" in page
 
 

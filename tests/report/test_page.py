@@ -30,12 +30,14 @@ from secateur.experiments.runner import run
 from secateur.job import Coding, Job
 from secateur.methods import FewValues, Han2015, Manessi2018
 from secateur.report.page.gather import gather, name_in_model
-from secateur.results import EvaluationResult, LayerSpeed, RunError, SpeedResult, write
+from secateur.report.ratios import times
+from secateur.results import AnswersResult, EvaluationResult, LayerSpeed, Mistake, RunError, SpeedResult, write
 from secateur.train.recipe import Recipe
 
 pytest.importorskip("bokeh", reason="the report extra is not installed")
 
-from secateur.report.page import pareto_chart, render_page, weights, write_page
+from secateur.report.page import pareto_chart, render_page, stored, weights, widths, write_page
+from secateur.report.page.run import Layer
 
 RECIPE = Recipe(epochs=3, lr=3e-3)
 LAYER_SPEED = LayerSpeed(dense_ms=0.3, sparse_ms=0.05)
@@ -102,6 +104,7 @@ def test_the_sections_come_in_the_order_of_the_questions(page):
     assert headings == [
         "What was gained and lost",
         "Where",
+        "What it gets wrong",
         "How it went",
         "What the weights look like",
         "What was run",
@@ -111,7 +114,7 @@ def test_the_sections_come_in_the_order_of_the_questions(page):
 def test_the_first_figures_are_those_of_the_records(finished, page):
     result, test = finished.read_result(), finished.read_test()
     said = words(page)
-    assert f"Weights kept {result.kept:,} {result.ratio:.1f}× fewer" in said
+    assert f"Weights kept {result.kept:,} {times(result.ratio)} fewer" in said
     assert f"Error {test.error:.2f} % on 297 test images" in said
     assert f"File {result.file.bytes / 1000:.2f} kB" in said
     assert "Speed – not measured" in said
@@ -184,7 +187,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_as_it_was(copied):
     layer = gather(copied).layers[0]
     expected = safetensors.torch.load_file(copied.model)[layer.name]
     with ExitStack() as files:
-        tensors = weights._open(copied.model, files, [])
+        tensors = stored.open_stored(copied.model, files, [])
         other = copied.path / "other"
         safetensors.torch.save_file({"another": torch.zeros(3), layer.name: torch.ones(layer.shape)}, other)
         other.replace(copied.model)
@@ -230,6 +233,87 @@ def test_names_from_files_cannot_become_markup(copied):
     page = render_page([copied])
     assert "<img src=x" not in page
     assert page.count("</script>") == page.count("<script")
+
+
+# The network, and what it gets wrong
+
+
+ANSWERS = AnswersResult(
+    classes=("cat", "dog<b>"),
+    images=(4, 5),
+    wrong=(1, 3),
+    dense_wrong=(0, 2),
+    lost=2,
+    shape=(1, 2, 2),
+    mistakes=(Mistake(pixels="AAD//w==", label=1, answer=0), Mistake(pixels="AAD//w==", label=0, answer=-1)),
+)
+
+
+def test_the_error_of_every_class_is_shown_next_to_that_of_the_dense_network(tmp_path):
+    directory = write_made_run(tmp_path, made_result())
+    write(directory.answers, ANSWERS)
+    assert table(render_page([directory]), "classes") == [
+        ["class", "images", "wrong", "error %", "dense wrong", "dense error %"],
+        ["dog<b>", "5", "3", "60.00", "2", "40.00"],
+        ["cat", "4", "1", "25.00", "0", "0.00"],
+    ]
+
+
+def test_images_that_only_the_pruned_network_gets_wrong_are_shown_with_both_classes(tmp_path):
+    directory = write_made_run(tmp_path, made_result())
+    write(directory.answers, ANSWERS)
+    said = words(page := render_page([directory]))
+    assert "The pruned network gets 2 validation images wrong that the dense one gets right." in said
+    assert "dog<b>, answered cat cat, answered no answer" in said
+    assert "A validation image of class dog&lt;b&gt; that the network takes for cat." in page
+
+
+def test_without_a_dense_network_the_page_says_that_there_was_none(tmp_path):
+    directory = write_made_run(tmp_path, made_result())
+    write(directory.answers, replace(ANSWERS, dense_wrong=(), lost=0))
+    said = words(render_page([directory]))
+    assert "gets 4 validation images wrong; no dense network was at hand to compare it with. The first 2:" in said
+
+
+def test_a_run_keeps_its_answers_and_the_page_shows_them(finished, page):
+    answers = finished.read_answers()
+    assert sum(answers.images) == finished.read_result().validation_images
+    assert 100 * sum(answers.wrong) / sum(answers.images) == pytest.approx(finished.read_result().error)
+    assert len(answers.mistakes) == min(24, sum(answers.wrong))
+    assert [row[0] for row in table(page, "classes")[1:]] != []
+
+
+def test_the_diagram_has_every_layer_with_its_width_before_and_after(tmp_path):
+    directory = write_made_run(tmp_path, made_result(share=0.05))
+    found = [(each.name, each.before, each.after) for each in widths.widths(gather(directory))]
+    # Made runs keep the first weights of every layer: whole rows at the top.
+    assert found == [("input", 784, 784), ("fc1", 300, 15), ("fc2", 100, 5), ("fc3", 10, 1)]
+    said = words(render_page([directory]))
+    assert "fc1 5 % kept 300 → 15 fc2 5 % kept 100 → 5" in said
+
+
+def test_the_diagram_counts_filters_and_channels_of_convolutions(tmp_path):
+    directory = write_made_run(tmp_path, made_result())
+    weight = torch.zeros(4, 3, 5, 5)
+    weight[1, 2, 0, 0] = weight[3, 2, 4, 4] = 1.0
+    safetensors.torch.save_file({"conv.weight": weight}, directory.model)
+    layer = Layer(name="conv.weight", shape=(4, 3, 5, 5), weights=300, kept=2)
+    run = replace(gather(directory), layers=(layer,))
+    assert [(each.before, each.after) for each in widths.widths(run)] == [(3, 1), (4, 2)]
+
+
+def test_widths_of_a_run_in_progress_are_known_before_the_cut_only(tmp_path):
+    directory = write_made_run(tmp_path, made_result())
+    directory.result.unlink()
+    directory.model.unlink()
+    assert [each.after for each in widths.widths(gather(directory))] == [None] * 4
+
+
+def test_histograms_mark_the_threshold_and_the_cut(tmp_path):
+    directory = write_made_run(tmp_path, made_result(thresholds={"fc1.weight": (0.1,)}))
+    data = numbers(render_page([directory]))["histogram-0"]["columns"]
+    assert data["threshold"][0] == 0.1
+    assert data["cut"][0] == MADE.methods[0].cut_magnitudes((0.1,))[0]
 
 
 # Compared with the dense network, the paper, the literature
@@ -343,7 +427,7 @@ def test_a_data_set_that_is_a_path_makes_no_name_of_a_chart(tmp_path):
 def test_a_speed_that_was_measured_is_shown_for_the_network_and_its_layers(copied):
     write(copied.speed, SpeedResult(dense_ms=0.5, sparse_ms=0.1, layers={"fc1.weight": LAYER_SPEED}))
     page = render_page([copied])
-    assert "Speed 5.0× as fast as the dense network" in words(page)
+    assert "Speed 5.00× as fast as the dense network" in words(page)
     header, *rows = table(page, "layers")
     fc1 = next(row for row in rows if row[0] == "fc1.weight")
     assert (fc1[header.index("dense ms")], fc1[header.index("sparse ms")]) == ("0.3", "0.05")
@@ -361,6 +445,95 @@ def test_runs_on_the_papers_data_are_compared_with_the_papers_figures(copied):
 # Several runs
 
 
+def charts(page: str) -> dict[str, object]:
+    """The charts as the browser draws them."""
+    packed = re.search(r'id="items">(.*?)</script>', page, re.DOTALL)[1]
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
+
+
+def glyphs(content, kind: str) -> list[dict[str, object]]:
+    """What is drawn of a kind in a chart, and its settings."""
+    found = []
+    for each in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
+        found += glyphs(each, kind)
+    if isinstance(content, dict) and content.get("name") == "GlyphRenderer":
+        glyph = content["attributes"]["glyph"]
+        values = {
+            name: each["value"] if isinstance(each, dict) and "value" in each else each
+            for name, each in glyph["attributes"].items()
+        }
+        found += [values] if glyph["name"] == kind else []
+    return found
+
+
+@pytest.fixture
+def five(tmp_path):
+    """Five runs of a network without published results; the second is better than the others in both."""
+    sizes, errors = (0.05, 0.01, 0.048, 0.049, 0.047), (2.0, 1.0, 2.2, 2.1, 2.3)
+    return [
+        write_made_run(
+            tmp_path,
+            made_result(replace(MADE, seed=seed), errors={"pruned": error, "file": error}, share=share),
+            test=EvaluationResult(errors={"file": error + 1}, images=297) if seed < 2 else None,
+        )
+        for seed, (share, error) in enumerate(zip(sizes, errors, strict=True))
+    ]
+
+
+def test_every_point_has_the_letter_and_the_colour_of_its_run(five):
+    page = render_page(five)
+    drawn = charts(page)
+    colours = [line["line_color"] for line in glyphs(drawn["compare-error"], "Line")]
+    labels = glyphs(drawn["pareto-kept-lenet-300-100-digits"], "Text")
+    assert [label["text"] for label in labels] == ["A", "B", "C", "D", "E"]
+    assert [label["text_color"] for label in labels] == colours
+    assert len(set(colours)) == 5
+    assert "run A" in words(page)
+
+
+def test_a_run_that_beats_all_others_has_a_pareto_front_too(five):
+    page = render_page(five)
+    for name in ("pareto-kept", "pareto-bytes"):
+        assert len(glyphs(charts(page)[f"{name}-lenet-300-100-digits"], "Step")) == 1
+
+
+def test_points_of_a_chart_are_errors_on_the_same_images(five):
+    points = numbers(render_page(five))["pareto-kept-lenet-300-100-digits"]["columns"]
+    assert points["images"] == ["validation"] * 5  # not all of them were evaluated on test images
+    assert points["error %"] == [2.0, 1.0, 2.2, 2.1, 2.3]
+    points = numbers(render_page(five[:2]))["pareto-kept-lenet-300-100-digits"]["columns"]
+    assert points["images"] == ["test"] * 2
+    assert points["error %"] == [3.0, 2.0]
+
+
+def test_side_by_side_validation_and_test_errors_have_a_column_each(five):
+    header, *rows = table(render_page(five), "overview")
+    first = header.index("validation error %")
+    assert header[first : first + 2] == ["validation error %", "test error %"]
+    assert [row[first : first + 2] for row in rows[1:3]] == [["1.00", "2.00"], ["2.20", "–"]]
+
+
+@given(low=st.floats(1e-6, 1e6), factor=st.floats(1.02, 1e7))
+def test_a_logarithmic_axis_has_two_ticks_or_more_and_room_for_their_labels(low, factor):
+    from secateur.report.page.chart import log_ticks
+
+    ticks = log_ticks(low, low * factor)
+    assert 2 <= len(ticks) <= 14
+    assert ticks == sorted(set(ticks))
+    assert low <= ticks[0] < ticks[-1] <= low * factor
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_every_heading_has_content_and_every_link_a_heading(five, number):
+    body = render_page(five[:number])
+    body = body[body.index("<main>") : body.index("</main>")]
+    assert not re.search(r"</h[23]>\s*(<h2|</section>|</div>)|</h2>\s*<p[^>]*>[^<]*</p>\s*</section>", body)
+    page = render_page(five[:number])
+    for target in re.findall(r'<a href="#(\w+)">', page):
+        assert f'<section id="{target}"' in page
+    assert "published" not in words(page)
+
+
 def test_several_runs_stand_side_by_side_with_a_pareto_curve(finished, copied):
     result = json.loads(copied.result.read_text())
     result["job"]["seed"] = 1
@@ -376,7 +549,7 @@ def test_several_runs_stand_side_by_side_with_a_pareto_curve(finished, copied):
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1))
 def test_a_point_is_on_the_pareto_curve_exactly_if_none_beats_it(pairs):
-    points = [pareto_chart._Point("A", "n", "d", float(size), float(error), "test", "") for size, error in pairs]
+    points = [pareto_chart._Point("A", "#000000", float(size), float(error), "") for size, error in pairs]
     front = {(point.size, point.error) for point in pareto_chart._pareto(points)}
     for point in points:
         is_beaten = any(other.size <= point.size and other.error <= point.error and other != point for other in points)
@@ -396,9 +569,33 @@ def test_a_run_that_is_going_on_has_a_page(copied):
         path.unlink()
     said = words(page := render_page([copied]))
     assert "unfinished: epoch 3 of 3, stage train" in said
-    assert "dense 266,200" in said
+    assert "fewer than the 266,200 prunable weights of the dense network" in said
+    assert "Prunable weights only: biases and norms are counted when the run is finished." in said
     assert "no file yet" in said
     assert len(table(page, "layers")) == 5
+
+
+def test_the_page_of_a_run_in_progress_says_how_to_continue_it_not_how_to_start_it(tmp_path):
+    directory = write_made_run(tmp_path, made_result())
+    directory.result.unlink()
+    commands = re.findall(r"<code>(.*?)</code>", render_page([directory]))
+    assert commands == [
+        "secateur prune lenet-300-100 --data digits --rho 0.3 --epochs 2 --codec smallest --sort-units --resume"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("run `a <b>` or `c`", "run <code>a &lt;b&gt;</code> or <code>c</code>"),
+        ("one ` alone", "one ` alone"),
+        ("none", "none"),
+    ],
+)
+def test_backticks_become_code(text, shown):
+    from secateur.report.page.markup import with_code
+
+    assert str(with_code(text)) == shown
 
 
 def test_a_run_before_its_first_epoch_has_a_page(tmp_path):
@@ -570,6 +767,20 @@ def test_bench_brings_an_existing_page_up_to_date(copied, command):
     copied.page.unlink()
     assert command(*bench)[0] == 0
     assert not copied.page.exists()
+
+
+def test_the_card_says_the_speedup_that_bench_says(copied, command):
+    write_page([copied], copied.page)
+    _, printed, _ = command("bench", str(copied.path), "--repeats", "6", "--engines", "eager")
+    said = re.search(r"whole network.*?([\d.,]+×)", printed)[1]
+    assert f"Speed {said} as fast as the dense network" in words(copied.page.read_text())
+
+
+def test_a_speedup_is_the_median_of_ratios_not_the_ratio_of_medians(copied):
+    write(copied.speed, SpeedResult(dense_ms=1.0, sparse_ms=1.0, speedup=1.25))
+    assert "Speed 1.25× as fast as the dense network" in words(render_page([copied]))
+    copied.speed.write_text('{"dense_ms": 3.0, "sparse_ms": 2.0}')  # of an older version
+    assert "Speed 1.50× as fast as the dense network" in words(render_page([copied]))
 
 
 def test_without_bokeh_the_run_ends_well_and_says_how_to_get_the_page(tmp_path, monkeypatch, command):

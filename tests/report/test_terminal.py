@@ -57,8 +57,20 @@ def test_a_run_ends_with_one_table_and_where_page_and_file_are(run):
 def test_an_evaluated_run_shows_test_errors_and_needs_no_next_step(run):
     write(run.test, TEST)
     lines = printed(print_outcome, run)
-    assert [row[3] for row in rows(lines)] == ["test error %", "–", "2.25", "2.35"]
+    assert [row[4] for row in rows(lines)] == ["test error %", "–", "2.25", "2.35"]
     assert lines[-1] == f"file: {run.file}"
+
+
+def test_validation_and_test_errors_have_a_column_each(run):
+    dense = made_result(JOB.reference(), errors={"dense": 1.5, "file": 1.5}, share=1)
+    write_made_run(run.path.parent, dense)  # not evaluated on test images
+    write(run.test, TEST)
+    assert [row[3:5] for row in rows(printed(print_outcome, run))] == [
+        ["validation error %", "test error %"],
+        ["1.50", "–"],
+        ["2.00", "2.25"],
+        ["2.00", "2.35"],
+    ]
 
 
 def test_times_are_those_of_the_benchmark(run):

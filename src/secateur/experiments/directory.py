@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secateur.job import Job
-from secateur.results import EvaluationResult, RunError, RunResult, SpeedResult, read
+from secateur.results import AnswersResult, EvaluationResult, RunError, RunResult, SpeedResult, read
 from secateur.train.journal import Journal
 
 
@@ -41,6 +41,11 @@ class RunDirectory:
     def test(self) -> Path:
         """Errors on test images, written by `evaluate` after the run."""
         return self.path / "test.json"
+
+    @property
+    def answers(self) -> Path:
+        """How the finished network answers the validation images, class by class."""
+        return self.path / "answers.json"
 
     @property
     def speed(self) -> Path:
@@ -95,6 +100,10 @@ class RunDirectory:
     def read_test(self) -> EvaluationResult:
         """Return the errors on test images."""
         return read(EvaluationResult, self.test)
+
+    def read_answers(self) -> AnswersResult:
+        """Return how the finished network answers the validation images."""
+        return read(AnswersResult, self.answers)
 
     def read_speed(self) -> SpeedResult:
         """Return the measured speed of the network."""

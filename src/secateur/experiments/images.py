@@ -11,7 +11,7 @@ from torch import nn
 from secateur import data, networks
 from secateur.data import Images, Inputs, Split
 from secateur.job import Job
-from secateur.measure import error_of_batches
+from secateur.measure import Answers, answers_of_batches
 
 _MOST_VALIDATION = 5000
 
@@ -23,9 +23,13 @@ class JobImages:
     training: Inputs
     validation: Inputs
 
+    def answers(self, model: nn.Module) -> Answers:
+        """Return the answers of a network to the validation images."""
+        return answers_of_batches(model, self.validation.batches())
+
     def error(self, model: nn.Module) -> float:
         """Return the error of a network on the validation images, in percent."""
-        return error_of_batches(model, self.validation.batches())
+        return self.answers(model).error
 
     @property
     def guessing_error(self) -> float:

@@ -11,17 +11,19 @@ from torch import nn
 
 from secateur.atomic import write_atomically
 from secateur.encode.container import open_archive
+from secateur.experiments.answers import describe_answers
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.images import JobImages, load_images
-from secateur.experiments.models import build, save_model
+from secateur.experiments.models import build, load_model, save_model
 from secateur.experiments.pipeline import pipeline
 from secateur.experiments.presets import run_name
+from secateur.experiments.reference import trained_reference
 from secateur.experiments.training import train_stage
 from secateur.experiments.versions import versions
 from secateur.files import describe_inputs, encoded, load, save
 from secateur.functions.threshold import learned_thresholds
 from secateur.job import Job
-from secateur.measure import count
+from secateur.measure import Answers, count
 from secateur.methods import Aids, Cautious
 from secateur.results import FileResult, LayerResult, RunError, RunResult, StageResult, last, write
 from secateur.train.observers import Observer, Silent
@@ -67,6 +69,7 @@ def run(
             thresholds[name] = tuple(function.threshold.flatten().tolist())
 
     errors: dict[str, float] = {}
+    answers: dict[str, Answers] = {}
     kept: dict[str, int] = {}
     finished = model
     header = _header(directory, images)
@@ -76,11 +79,15 @@ def run(
 
     aids = Aids(file_size=file_size, error=images.error, note=(observer or Silent()).note)
     for form, network in pipeline(job, model, train, aids):
-        errors[form], kept[form], finished = images.error(network), count(network).prunable.kept, network
+        answers[form] = images.answers(network)
+        errors[form], kept[form], finished = answers[form].error, count(network).prunable.kept, network
     _refuse_guessing(directory, errors, images, stages)
     if is_main_process():
         save_model(directory.model, finished, job, images.training.scaling, seen)
-        file, errors[FILE] = _write_file(directory, job, finished, images, errors)
+        file, answers[FILE] = _write_file(directory, job, finished, images, errors)
+        errors[FILE] = answers[FILE].error
+        dense = None if job.is_dense else answers.get("dense") or _reference_answers(job, directory, images)
+        write(directory.answers, describe_answers(images.validation.images, answers[FILE], dense))
         with open_archive(directory.file) as archive:
             sizes = {record.name: record.length for record in archive.records}
         write(directory.result, _result(job, finished, images, errors, kept, stages, thresholds, file, sizes))
@@ -105,7 +112,7 @@ def _begin(directory: RunDirectory, job: Job) -> None:
     if is_main_process():
         directory.sweep()
         write(directory.job, job)
-        for outdated in (directory.result, directory.test, directory.speed):
+        for outdated in (directory.result, directory.answers, directory.test, directory.speed):
             outdated.unlink(missing_ok=True)
         for number in range(len(job.methods) - 1, 0, -1):
             start = replace(job, methods=job.methods[:number])
@@ -130,12 +137,21 @@ def _refuse_guessing(
 
 def _write_file(
     directory: RunDirectory, job: Job, model: nn.Module, images: JobImages, errors: dict[str, float]
-) -> tuple[FileResult, float]:
-    """Write the .cut file of a finished network; return its size, and the error of the network read back from it."""
+) -> tuple[FileResult, Answers]:
+    """Write the .cut file of a finished network; return its size, and the answers of the network read back from it."""
     header, coding = _header(directory, images, last(errors)), job.coding
     size = save(model, directory.file, codec=coding.codec, metadata=header, sort_units=coding.sort_units)
     result = FileResult(bytes=size, dense_bytes=4 * count(model).whole.weights)
-    return result, images.error(load(directory.file))
+    return result, images.answers(load(directory.file))
+
+
+def _reference_answers(job: Job, directory: RunDirectory, images: JobImages) -> Answers | None:
+    """Return the answers of the dense network that was trained alongside; None if there is none to read."""
+    other = trained_reference(job, directory)
+    try:
+        return None if other is None else images.answers(load_model(other.model)[0])
+    except RunError:
+        return None
 
 
 def _header(directory: RunDirectory, images: JobImages, error: float = 10.0) -> dict[str, str]:

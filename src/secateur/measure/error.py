@@ -1,6 +1,7 @@
 """How often a classifier is wrong."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -23,22 +24,44 @@ def error_rate(model: nn.Module, inputs: Tensor, labels: Tensor, batch_size: int
     return error_of_batches(model, zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True))
 
 
-def error_of_batches(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """Return the error rate, in percent, over batches of inputs and labels, which are read one at a time."""
-    wrong = total = 0
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The class that a network gives to every input, −1 where a score is NaN, and the right one (inputs,)."""
+
+    given: Tensor
+    labels: Tensor
+
+    @property
+    def is_wrong(self) -> Tensor:
+        """Which answers are not the label (inputs,)."""
+        return self.given != self.labels
+
+    @property
+    def error(self) -> float:
+        """The error rate in percent."""
+        return 100 * int(torch.count_nonzero(self.is_wrong)) / len(self.labels)
+
+
+def answers_of_batches(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Answers:
+    """Return the answers of a network to batches of inputs and labels, which are read one at a time."""
+    given, seen = [], []
     with evaluating(model):
         for inputs, labels in batches:
-            wrong += _count_wrong(model(inputs), labels)
-            total += len(labels)
-    if total == 0:
+            given.append(_answers(model(inputs), labels))
+            seen.append(labels)
+    if not sum(map(len, seen)):
         raise ValueError("batches must not be empty: the error rate of no answers is undefined")
-    return 100 * wrong / total
+    return Answers(torch.cat(given), torch.cat(seen))
 
 
-def _count_wrong(answers: Tensor, labels: Tensor) -> int:
-    if answers.ndim != 2 or len(answers) != len(labels):
-        shape = tuple(answers.shape)
+def error_of_batches(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """Return the error rate, in percent, over batches of inputs and labels, which are read one at a time."""
+    return answers_of_batches(model, batches).error
+
+
+def _answers(scores: Tensor, labels: Tensor) -> Tensor:
+    if scores.ndim != 2 or len(scores) != len(labels):
+        shape = tuple(scores.shape)
         raise ValueError(f"answers must be one row of scores for each of {len(labels)} inputs, got shape {shape}")
     # argmax treats NaN as the largest score, so a row with NaN could otherwise match its label.
-    wrong = (answers.argmax(dim=1) != labels) | answers.isnan().any(dim=1)
-    return int(torch.count_nonzero(wrong))
+    return scores.argmax(dim=1).masked_fill(scores.isnan().any(dim=1), -1)

@@ -18,6 +18,7 @@ from secateur.functions.threshold import learned_thresholds
 from secateur.methods.method import Method
 from secateur.prune import keep_zeros, prune, require_cutoff
 from secateur.sibling import SiblingConfig, build_sibling
+from secateur.theta import theta_inverse
 from secateur.train.objective import penalty
 from secateur.train.recipe import Recipe, require_not_negative, require_whole
 from secateur.train.stage import Stage
@@ -66,6 +67,11 @@ class Manessi2018(Method):
         recipe = replace(recipe, epochs=self.fine_tune_epochs, lr=self.fine_tune_lr)
         yield Stage(name="fine-tune", model=keep_zeros(pruned), recipe=recipe, phase="fine-tune")
         return prune(pruned)
+
+    def cut_magnitudes(self, thresholds: tuple[float, ...]) -> tuple[float, ...]:
+        """Return the |w| for which |θ(w; t)| = γ, which for a smooth θ is not t but a little below."""
+        t = torch.tensor(thresholds, dtype=torch.float64)
+        return tuple(theta_inverse(torch.full_like(t, self.cutoff), t, self.sibling.alpha).tolist())
 
     def epochs(self, recipe: Recipe) -> int:
         """Return the epochs before and after the cut."""

@@ -43,6 +43,10 @@ class Method(ABC):
         """Return the method with another budget, if it has one."""
         return self
 
+    def cut_magnitudes(self, thresholds: tuple[float, ...]) -> tuple[float, ...]:
+        """Return, for every threshold, the |w| below which a weight is cut: the threshold, unless θ is smooth."""
+        return thresholds
+
     def check(self, model: nn.Module) -> None:  # noqa: B027  (most methods work on any network)
         """Raise a ValueError if the settings cannot work on a network of these shapes, which may be without memory."""
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BLUE, _ORANGE, _GREY = "#0b5394", "#c55a11", "#8c8c8c"  # told apart without colour vision too, and in grey
+# Told apart without colour vision too, and in grey.
+_BLUE, _ORANGE, _GREY, _BLACK = "#0b5394", "#c55a11", "#8c8c8c", "#333333"
 
 _WIDEST_WEIGHT = 0.6  # what figure 3 shows; without decay a few weights are larger
 
@@ -72,7 +73,7 @@ def _paint_views(drawing: Figure, content: Views) -> None:
 
 
 def _legend_above(axes: Axes) -> None:
-    axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
+    axes.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
 
 
 def _line(axes: Axes, at: Sequence[float], value: Sequence[float], **style: Any) -> None:
@@ -97,12 +98,17 @@ def _paint_weights(drawing: Figure, content: GatheringStudy) -> None:
     edges = [width * i for i in range(-seen, seen + 1)]
     for axes, entry in zip(drawing.subplots(len(shown), 1, sharex=True), shown, strict=True):
         t, kept = entry.threshold, entry.kept
+        [cut_at] = content.job.methods[0].cut_magnitudes((t,))
         decay = f"λ_wd = {entry.lambda_wd:g}" if entry.lambda_wd else "without weight decay"
         cut = entry.weights - kept
         axes.stairs(entry.cut[middle], edges, fill=True, color="#d9d9d9", label=f"{cut:,} cut")
         axes.stairs(entry.survivors[middle], edges, fill=True, color=_BLUE, label=f"{kept:,} kept")
         for place in (-t, t):
             axes.axvline(place, color=_ORANGE, linewidth=1.4, label=f"threshold ±{t:.3f}" if place > 0 else None)
+        for place in (-cut_at, cut_at):
+            axes.axvline(
+                place, color=_BLACK, linewidth=1.2, linestyle=":", label="cut, |θ(w)| < γ" if place > 0 else None
+            )
         axes.set_ylim(0, 1.15 * max(entry.survivors))  # cuts off the bars of the many cut weights near zero
         axes.set_ylabel("weights")
         near = f"{100 * entry.near:.0f} % of the weights kept within 10 % of the threshold"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from secateur.literature import published_files, the_paper
 from secateur.report.commands import command, with_file
 from secateur.report.page.run import Run
-from secateur.report.page.sheets import times
+from secateur.report.ratios import times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +43,12 @@ def _weights_card(run: Run) -> Card:
     if run.result is not None and run.result.parameters:
         kept, parameters = run.result.parameters_kept, run.result.parameters
         notes.append((f"With biases: {kept:,} of {parameters:,} parameters.", ""))
+    else:
+        notes.append(("Prunable weights only: biases and norms are counted when the run is finished.", ""))
     return Card(
         title="Weights kept",
         value=f"{run.kept:,}",
-        claim=f"{times(run.ratio)} fewer than in the dense network",
+        claim=f"{times(run.ratio)} fewer than the {run.weights:,} prunable weights of the dense network",
         rows=tuple(rows),
         notes=tuple(notes),
     )
@@ -61,7 +63,9 @@ def _file_card(run: Run) -> Card:
     known = published_files(run.network, run.data)
     if known:
         smallest = known[-1]
-        rows.append((f"published, {smallest.error:g} %", _bytes(smallest.bytes), smallest.bytes / file.dense_bytes))
+        rows.append(
+            (f"published, test error {smallest.error:g} %", _bytes(smallest.bytes), smallest.bytes / file.dense_bytes)
+        )
         notes.append((f"Published: {smallest.method} ({smallest.source}).", ""))
     if run.job is not None and run.is_pruned and with_file(run.job) != run.job:
         notes.append(("With few values per layer the file is smaller:", command(with_file(run.job))))
@@ -81,11 +85,11 @@ def _error_card(run: Run) -> Card:
         return Card(title="Error", value="–", claim="not known yet", notes=_dense_notes(run))
     count = f"{error.count:,} " if error.count else ""
     claim = f"on {count}{error.images} images"
-    rows = [("this network", f"{error.percent:.2f} %", error.percent)]
+    rows = [(f"this network, {error.images} images", f"{error.percent:.2f} %", error.percent)]
     dense, notes = run.dense_error(error.images), list(_dense_notes(run))
     if math.isfinite(dense):
         claim += f", {error.percent - dense:+.2f} points compared with the dense network"
-        rows.append(("dense", f"{dense:.2f} %", dense))
+        rows.append((f"dense, {error.images} images", f"{dense:.2f} %", dense))
     elif run.compared is not None:
         own, dense = run.compared, run.dense_error(run.compared.images)
         rows += [
@@ -113,6 +117,8 @@ def _dense_notes(run: Run) -> tuple[tuple[str, str], ...]:
         return ((f"Dense: {run.reference.source}.", ""),)
     if not run.is_pruned or run.job is None:
         return ()
+    if not run.is_finished:
+        return (("No dense network of this recipe is known yet.", ""),)
     how = command(run.job, extra=("--reference", "train"))
     return (("No dense network of this recipe is known; this trains one:", how),)
 
@@ -126,7 +132,7 @@ def _speed_card(run: Run) -> Card:
     longest = max(speed.sparse_ms, speed.dense_ms) or 1.0
     return Card(
         title="Speed",
-        value=times(speed.speed_up) if speed.speed_up > 0 else "–",
+        value=times(speed.speedup) if speed.speedup > 0 else "–",
         claim=f"as fast as the dense network; batch {speed.batch:,}, threads: {speed.threads}",
         rows=(
             ("this network", f"{speed.sparse_ms:.3g} ms", speed.sparse_ms / longest),

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from bokeh.embed import json_item
-from bokeh.models import HoverTool, NumeralTickFormatter
+from bokeh.models import FixedTicker, HoverTool, NumeralTickFormatter
 from bokeh.models.annotations import Label, Span
 from bokeh.plotting import figure
 
 COLOURS = ("#0b7ac8", "#d55e00", "#00936b", "#a663cc", "#b07d00", "#c2477f", "#0e8f9e", "#7d8590")
 _DASHES = ("solid", "dashed", "dotted", "dotdash")
 MOST_NAMES = 8  # that a legend or a tooltip lists
-_FONT = "system-ui, sans-serif"
+FONT = "system-ui, sans-serif"
 
 Column: TypeAlias = Sequence[float | int | str | None]
 
@@ -57,9 +57,12 @@ def shortened(legend: Sequence[Key]) -> tuple[Key, ...]:
     return tuple(legend) if 1 < len(legend) <= len(COLOURS) * len(_DASHES) else ()
 
 
-def mark(plot: figure, x: float, dash: str = "dashed") -> None:
-    """Draw a vertical line."""
-    plot.add_layout(Span(location=x, dimension="height", line_dash=dash, line_width=1.5, tags=["ink"]))
+def mark(plot: figure, x: float, dash: str = "dashed", colour: str | None = None) -> None:
+    """Draw a vertical line, in the page's own colour unless another is given."""
+    line = Span(location=x, dimension="height", line_dash=dash, line_width=1.5, tags=[] if colour else ["ink"])
+    if colour:
+        line.line_color = colour
+    plot.add_layout(line)
 
 
 def write_note(plot: figure, x: float, text: str, *, align: Literal["left", "right"]) -> None:
@@ -72,7 +75,7 @@ def write_note(plot: figure, x: float, text: str, *, align: Literal["left", "rig
             text=text,
             text_align=align,
             text_baseline="bottom",
-            text_font=_FONT,
+            text_font=FONT,
             text_font_size="12px",
             tags=["ink"],
         )
@@ -106,10 +109,10 @@ def new_figure(x: str, y: str, *, height: int = 280, **options: Any) -> figure:
     )
     for axis in (*plot.xaxis, *plot.yaxis):
         axis.update(
-            axis_label_text_font=_FONT,
+            axis_label_text_font=FONT,
             axis_label_text_font_style="normal",
             axis_label_text_font_size="13px",
-            major_label_text_font=_FONT,
+            major_label_text_font=FONT,
             major_label_text_font_size="12px",
             minor_tick_line_color=None,
         )
@@ -119,10 +122,31 @@ def new_figure(x: str, y: str, *, height: int = 280, **options: Any) -> figure:
     return plot
 
 
-def scale(values: Iterable[float]) -> str:
-    """Choose a logarithmic axis for positive values that span more than a factor of eight."""
+def scaled_figure(x: str, y: str, values: Iterable[float]) -> figure:
+    """Return an empty chart whose vertical axis is logarithmic if `values` are positive and span a factor of eight."""
     finite = [value for value in values if math.isfinite(value)]
-    return "log" if finite and min(finite) > 0 and max(finite) > 8 * min(finite) else "linear"
+    is_log = bool(finite) and min(finite) > 0 and max(finite) > 8 * min(finite)
+    plot = new_figure(x, y, y_axis_type="log" if is_log else "linear")
+    if is_log:
+        plot.yaxis.ticker = FixedTicker(ticks=log_ticks(min(finite), max(finite)))
+    return plot
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return the ticks of a logarithmic axis between two values, few enough for a phone and never a single one.
+
+    Powers of ten, or these with one, two or four steps between them; round numbers where the axis is too short.
+    """
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
+        ticks = [float(f"{step}e{power}") for power in powers for step in steps]
+        inside = [tick for tick in ticks if low <= tick <= high]
+        if len(inside) >= 3:
+            return inside
+    step = 10.0 ** math.floor(math.log10((high - low) / 3))
+    step = next(step * factor for factor in (5, 2, 1, 0.5) if high - low >= 3 * step * factor)
+    multiples = range(math.ceil(low / step), math.floor(high / step) + 1)
+    return [number * step for number in multiples if low <= number * step <= high]
 
 
 def in_words(title: str, series: Mapping[str, Sequence[float]]) -> str:

@@ -17,7 +17,7 @@ from secateur.job import Job
 from secateur.report.commands import command
 from secateur.report.page.logs import DAMAGES, read_history
 from secateur.report.page.run import Epoch, Layer, PageFile, Run
-from secateur.results import EvaluationResult, RunError, RunResult, SpeedResult, read
+from secateur.results import AnswersResult, EvaluationResult, RunError, RunResult, SpeedResult, read
 
 Kind = TypeVar("Kind")
 
@@ -46,6 +46,7 @@ def gather(directory: RunDirectory) -> Run:
         history=history,
         result=result,
         test=_read(EvaluationResult, directory.test, problems),
+        answers=_read(AnswersResult, directory.answers, problems) if result else None,
         file=_file(directory, result, problems),
         speed=_read(SpeedResult, directory.speed, problems),
         reference=_reference(job, directory),

@@ -20,8 +20,7 @@ from secateur.report.page.chart import (
     hover,
     in_words,
     mark,
-    new_figure,
-    scale,
+    scaled_figure,
     shortened,
     style,
     to_item,
@@ -108,7 +107,7 @@ def _history_chart(
         **series,
     }
     values = [value for each in series.values() for value in each]
-    plot = new_figure("step" if run.counts_steps else "epoch", label, y_axis_type=scale(values))
+    plot = scaled_figure("step" if run.counts_steps else "epoch", label, values)
     plot.x_range = Range1d(start=0, end=1.02 * max(_places(run, run.history)))
     plot.y_range.update(range_padding=0.15)  # room for the words at the bottom
     legend = _draw_lines(plot, run, epochs, x, series, label)
@@ -168,29 +167,34 @@ def _mark_stages(plot: figure, run: Run) -> None:
     cut = later[0] - 1 if later else len(x) - 1
     if is_cut and cut >= 0:
         mark(plot, x[cut])
-        write_note(plot, x[cut], "cut ", align="right")
+        _write_at_mark(plot, x[cut], x[-1], f"cut, then {run.history[later[0]].phase}" if later else "cut")
     if later and cut >= 0:
         plot.add_layout(BoxAnnotation(left=x[cut], fill_alpha=0.12, fill_color=COLOURS[-1], line_color=None))
     for number, (before, after) in enumerate(itertools.pairwise(run.history)):
         if before.stage != after.stage:
             if number != cut:
                 mark(plot, x[number], "dotted")
-            if before.phase != after.phase:
-                write_note(plot, x[number], f" {after.phase}", align="left")
+            if before.phase != after.phase and not (is_cut and number == cut):
+                _write_at_mark(plot, x[number], x[-1], after.phase)
+
+
+def _write_at_mark(plot: figure, x: int, end: int, text: str) -> None:
+    """Write what a mark means on the side where the axis is longer: a phone has no room on the other."""
+    write_note(plot, x, f" {text} ", align="left" if 2 * x < end else "right")
 
 
 def comparison_chart(runs: Sequence[Run], quantity: Literal["error", "ratio"], title: str, label: str) -> Chart | None:
     """Draw the error or the ratio of several runs against steps."""
     values = {id(run): [getattr(epoch, quantity) for epoch in run.history] for run in runs}
-    drawn = [run for run in runs if any(map(math.isfinite, values[id(run)]))]
+    drawn = {number: run for number, run in enumerate(runs) if any(map(math.isfinite, values[id(run)]))}
     if not drawn:
         return None
-    in_steps = all(run.counts_steps for run in drawn)
-    everything = [value for run in drawn for value in values[id(run)]]
-    plot = new_figure("step" if in_steps else "epoch", label, y_axis_type=scale(everything))
+    in_steps = all(run.counts_steps for run in drawn.values())
+    everything = [value for run in drawn.values() for value in values[id(run)]]
+    plot = scaled_figure("step" if in_steps else "epoch", label, everything)
     columns: dict[str, list[float | int | str | None]] = {"run": [], "stage": [], "epoch": [], "step": [], title: []}
     lines, legend = [], []
-    for number, run in enumerate(drawn):
+    for number, run in drawn.items():
         x = [epoch.step for epoch in run.history] if in_steps else list(range(1, len(run.history) + 1))
         chosen = _thinned(len(x), max(1, 4 * _MOST_POINTS // len(drawn)))
         shown = {
@@ -199,15 +203,15 @@ def comparison_chart(runs: Sequence[Run], quantity: Literal["error", "ratio"], t
             "stage": [run.history[index].stage for index in chosen],
             "epoch": [run.history[index].epoch for index in chosen],
         }
-        source, (colour, dash), key = ColumnDataSource(shown), style(number), letter(runs.index(run))
+        source, (colour, dash), key = ColumnDataSource(shown), style(number), letter(number)
         lines.append(plot.line("x", "y", source=source, color=colour, line_dash=dash, line_width=2, name=f"run {key}"))
-        legend.append(Key(key, colour, dash))
+        legend.append(Key(f"run {key}", colour, dash))
         columns["run"] += [key] * len(chosen)
         columns["stage"] += shown["stage"]
         columns["epoch"] += shown["epoch"]
         columns["step"] += [run.history[index].step or None for index in chosen]
         columns[title] += shown["y"]
     hover(plot, [("", "$name"), ("stage", "@stage, epoch @epoch"), (title, "@y{0,0.00}")], lines)
-    ends = "; ".join(f"run {letter(runs.index(run))} ends at {values[id(run)][-1]:.4g}" for run in drawn)
+    ends = "; ".join(f"run {letter(number)} ends at {values[id(run)][-1]:.4g}" for number, run in drawn.items())
     words = f"{title} of {len(drawn)} runs against steps: {ends}."
     return Chart(f"compare-{quantity}", title, words, to_item(plot), columns, shortened(legend))

@@ -1,4 +1,4 @@
-"""The report page of a run in progress, served on localhost and drawn again whenever the run has changed."""
+"""The report page of a run in progress, served on localhost and updated in place whenever the run has changed."""
 
 from __future__ import annotations
 
@@ -11,21 +11,32 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from secateur.experiments.directory import RunDirectory
+from secateur.report.page.markup import with_code
 from secateur.results import RunError
 
 HOST = "127.0.0.1"  # this machine only
 
-# Asks every two seconds whether the run has changed; a reload keeps the reader's place on the page.
+# Asks every two seconds whether the run has changed, and puts the changes into the page.
 _SCRIPT = """
 <script>
 (() => {
-  const known = "%s";
-  setInterval(async () => {
+  let known = "%s";
+  const asked = async (path) => {
+    const answer = await fetch(path, {cache: "no-store"});
+    return answer.ok ? answer.text() : null;
+  };
+  const look = async () => {
     try {
-      const answer = await fetch("state", {cache: "no-store"});
-      if (answer.ok && (await answer.text()) !== known) location.reload();
+      const state = await asked("state");
+      if (state !== null && state !== known) {
+        const page = await asked("./");
+        if (typeof updatePage !== "function" || !(await updatePage(page))) return location.reload();
+        known = state;
+      }
     } catch { /* the server has ended: the page stays as it is */ }
-  }, 2000);
+    setTimeout(look, 2000);
+  };
+  setTimeout(look, 2000);
 })();
 </script>
 """
@@ -107,11 +118,11 @@ class _Pages:
             return self._render([self._directory])
         except (RunError, OSError, ValueError) as error:  # a file may change while it is read
             name = html.escape(self._directory.path.name)
-            return _WAITING % (name, name, html.escape(str(error)))
+            return _WAITING % (name, name, with_code(str(error)))
 
 
 def with_updates(page: str, state: str) -> str:
-    """Return a page that reloads itself when the state is no longer this one."""
+    """Return a page that updates itself when the state is no longer this one."""
     before, end, after = page.rpartition("</body>")
     return f"{before}{_SCRIPT % state}{end}{after}" if end else page + _SCRIPT % state
 

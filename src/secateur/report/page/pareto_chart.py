@@ -7,76 +7,127 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from bokeh.models import ColumnDataSource, FixedTicker, NumeralTickFormatter
+from bokeh.core.properties import value
+from bokeh.models import ColumnDataSource, FixedTicker, NumeralTickFormatter, Range1d
 from bokeh.plotting import figure
 
 from secateur.literature import Published, published, the_paper
 from secateur.report.page.chart import (
     COLOURS,
+    FONT,
     Chart,
     Column,
     Key,
     hover,
+    log_ticks,
     mark,
     new_figure,
+    shortened,
+    style,
     to_item,
     write_note,
 )
 from secateur.report.page.names import identifier, letter
-from secateur.report.page.run import Run
+from secateur.report.page.run import Images, Run
+from secateur.report.ratios import times
 
 Size: TypeAlias = Literal["kept", "bytes"]
 SIZES: tuple[Size, ...] = ("kept", "bytes")
 _UNITS: dict[Size, str] = {"kept": "weights kept", "bytes": "bytes of the file"}
+_PUBLISHED = COLOURS[-1]  # grey: the other colours belong to runs
 
 
 @dataclass(frozen=True)
 class _Point:
     run: str
-    network: str
-    data: str
+    colour: str
     size: float
     error: float
-    images: str
     what: str
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """What a chart shows of its axes, with room around the points."""
+
+    sizes: tuple[float, float]
+    errors: tuple[float, float]
 
 
 def pareto_chart(runs: Sequence[Run], size: Size, network: str, data: str) -> Chart | None:
     """Draw error against weights kept, or against bytes, of a network's runs, with what is published for it.
 
-    A point is on the Pareto curve if no other has both a lower error and a smaller size.
+    The errors of all runs are on the same images: test images if every run was evaluated on them. The Pareto front
+    passes through the runs that no other beats in both.
     """
-    points = [point for point in _points(runs, size) if (point.network, point.data) == (network, data)]
-    marks = [each for each in published(network, data) if math.isfinite(getattr(each, size))]
+    group = [(number, run) for number, run in enumerate(runs) if (run.network, run.data) == (network, data)]
+    images = _common_images([run for _, run in group])
+    points = _points(group, size, images, is_alone=len(runs) == 1)
+    marks = [each for each in published(network, data) if math.isfinite(getattr(each, size) + each.error)]
     if not points or (len(points) == 1 and not marks):
         return None
+    frame = _frame(points, marks, size)
     plot = new_figure(f"{_UNITS[size]}, log scale", "error, %", x_axis_type="log", height=360)
-    sizes = [*(point.size for point in points), *(getattr(each, size) for each in marks)]
-    _space_ticks(plot, sizes)
+    _set_axes(plot, frame)
     legend = []
     if marks:
         _draw_published(plot, marks, size)
-        legend.append(Key("published", COLOURS[1], "diamond"))
+        legend.append(Key("published, test images", _PUBLISHED, "diamond"))
     if size == "kept":
-        _mark_paper(plot, network, data, sizes)
-    legend += _draw_curve(plot, _pareto(points))
-    legend += _draw_runs(plot, points, _UNITS[size], "this run" if len(runs) == 1 else "runs")
+        _mark_paper(plot, network, data, frame.sizes)
+    if len(points) > 1:
+        _draw_front(plot, _pareto(points), frame)
+        legend.append(Key("Pareto front of these runs", COLOURS[-1], "solid"))
+    legend += _draw_runs(plot, points, _UNITS[size], images, is_alone=len(runs) == 1)
     title = f"Error against {_UNITS[size]}"
-    note = "Filled: error on test images, as in the literature. Hollow: on validation images only."
-    if marks:
-        note += f" Published: {'; '.join(dict.fromkeys(each.source for each in marks))}."
     return Chart(
         identifier(f"pareto-{size}-{network}-{data}"),
         f"{title}, {network}",
-        _in_words(title, points, len(marks), _UNITS[size]),
+        _in_words(title, points, images, len(marks), _UNITS[size]),
         to_item(plot),
-        _columns(points, marks, size),
+        _columns(points, marks, size, images),
         tuple(legend),
-        note,
+        _note(images, marks),
     )
 
 
-def _mark_paper(plot: figure, network: str, data: str, sizes: Sequence[float]) -> None:
+def _common_images(runs: Sequence[Run]) -> Images:
+    """Return the images on which the errors of these runs are compared."""
+    known = [run for run in runs if run.errors]
+    return "test" if known and all(run.error_on("test") is not None for run in known) else "validation"
+
+
+def _points(group: Sequence[tuple[int, Run]], size: Size, images: Images, *, is_alone: bool) -> list[_Point]:
+    points = []
+    for number, run in group:
+        error, amount, what = run.error_on(images), 0, ""
+        if size == "bytes" and run.file is not None:
+            amount, what = run.file.bytes, f"{times(run.file.ratio)} smaller"
+        elif size == "kept" and run.is_pruned:
+            amount, what = run.kept, f"{times(run.ratio)} fewer"
+        elif size == "kept" and not is_alone:
+            amount, what = run.kept, "dense"
+        if error is not None and amount:
+            points.append(_Point(letter(number), style(number)[0], amount, error.percent, what))
+    return points
+
+
+def _frame(points: Sequence[_Point], marks: Sequence[Published], size: Size) -> _Frame:
+    sizes = [*(point.size for point in points), *(getattr(each, size) for each in marks)]
+    errors = [*(point.error for point in points), *(each.error for each in marks)]
+    factor = max((max(sizes) / min(sizes)) ** 0.08, 1.15)
+    room = max(0.1 * (max(errors) - min(errors)), 0.02)
+    return _Frame((min(sizes) / factor, max(sizes) * factor), (max(min(errors) - room, 0.0), max(errors) + room))
+
+
+def _set_axes(plot: figure, frame: _Frame) -> None:
+    plot.x_range = Range1d(start=frame.sizes[0], end=frame.sizes[1])
+    plot.y_range = Range1d(start=frame.errors[0], end=frame.errors[1])
+    plot.xaxis.ticker = FixedTicker(ticks=log_ticks(*frame.sizes))
+    plot.xaxis.formatter = NumeralTickFormatter(format="0.[00]a")
+
+
+def _mark_paper(plot: figure, network: str, data: str, sizes: tuple[float, float]) -> None:
     """Mark the weights that the paper keeps: it gives no error to draw a point at."""
     paper = the_paper(network, data)
     if paper is not None:
@@ -86,87 +137,87 @@ def _mark_paper(plot: figure, network: str, data: str, sizes: Sequence[float]) -
         write_note(plot, paper.kept, f" the paper: {change} ", align="left" if is_left else "right")
 
 
-def _draw_curve(plot: figure, front: Sequence[_Point]) -> list[Key]:
-    if len(front) < 2:
-        return []
-    sizes, errors = [point.size for point in front], [point.error for point in front]
-    plot.step(sizes, errors, mode="after", line_width=2, color=COLOURS[0])
-    return [Key(f"Pareto curve, {front[0].images} images", COLOURS[0], "solid")]
+def _pareto(points: Sequence[_Point]) -> list[_Point]:
+    """Return the points that no other beats in both, the smallest first."""
+    front: list[_Point] = []
+    for point in sorted(points, key=lambda point: (point.size, point.error)):
+        if not front or point.error < front[-1].error:
+            front.append(point)
+    return front
 
 
-def _draw_runs(plot: figure, points: Sequence[_Point], unit: str, whose: str) -> list[Key]:
-    """Draw the points of runs, those on test images filled."""
-    dots, legend = [], []
-    for images, fill in (("test", 1.0), ("validation", 0.0)):
-        chosen = [point for point in points if point.images == images]
-        if chosen:
-            columns = {
-                "x": [point.size for point in chosen],
-                "y": [point.error for point in chosen],
-                "run": [point.run for point in chosen],
-                "what": [point.what for point in chosen],
-                "images": [point.images for point in chosen],
-            }
-            source = ColumnDataSource(columns)
-            dots.append(plot.scatter("x", "y", source=source, size=11, fill_alpha=fill, color=COLOURS[0], line_width=2))
-            legend.append(Key(f"{whose}, {images} images", COLOURS[0], "dot" if fill else "ring"))
-    tips = [("run", "@run"), (unit, "@x{0,0}"), ("error", "@y{0.00} % on @images images"), ("", "@what")]
-    hover(plot, tips, dots)
-    return legend
+def _draw_front(plot: figure, front: Sequence[_Point], frame: _Frame) -> None:
+    """Draw the front to the edges of the chart: above it and to its right, runs are beaten."""
+    sizes = [front[0].size, *(point.size for point in front), frame.sizes[1]]
+    errors = [frame.errors[1], *(point.error for point in front), front[-1].error]
+    plot.step(sizes, errors, mode="after", line_width=2, color=COLOURS[-1])
 
 
-def _columns(points: Sequence[_Point], marks: Sequence[Published], size: Size) -> dict[str, Column]:
+def _draw_runs(plot: figure, points: Sequence[_Point], unit: str, images: Images, *, is_alone: bool) -> list[Key]:
+    """Draw the points of runs in their colours, filled if they are errors on test images, and name them."""
+    dots, legend, is_filled = [], [], images == "test"
+    for point in points:
+        columns = {"x": [point.size], "y": [point.error], "run": [point.run], "what": [point.what]}
+        source = ColumnDataSource(columns)
+        dots.append(
+            plot.scatter(
+                "x", "y", source=source, size=11, fill_alpha=float(is_filled), color=point.colour, line_width=2
+            )
+        )
+        name = f"this run, {images} images" if is_alone else f"run {point.run}"
+        legend.append(Key(name, point.colour, "dot" if is_filled else "ring"))
+    if not is_alone:
+        _name_points(plot, points)
+    tips = [("run", "@run"), (unit, "@x{0,0}"), ("error", f"@y{{0.00}} % on {images} images"), ("", "@what")]
+    hover(plot, tips if not is_alone else tips[1:], dots)
+    return legend if is_alone else list(shortened(legend))
+
+
+def _name_points(plot: figure, points: Sequence[_Point]) -> None:
+    """Write the letter of a run next to its point; runs at the same place share a label."""
+    places: dict[tuple[float, float], list[_Point]] = {}
+    for point in points:
+        places.setdefault((point.size, point.error), []).append(point)
+    for (size, error), group in places.items():
+        plot.text(
+            [size],
+            [error],
+            text=value(", ".join(point.run for point in group)),
+            text_color=group[0].colour,
+            x_offset=9,
+            y_offset=-4,
+            text_font=value(FONT),
+            text_font_size="13px",
+            text_font_style="bold",
+        )
+
+
+def _note(images: Images, marks: Sequence[Published]) -> str:
+    if not marks:
+        return f"Errors on {images} images."
+    sources = "; ".join(dict.fromkeys(each.source for each in marks))
+    own = "on test images too" if images == "test" else "on validation images: hollow"
+    return f"Published errors are on test images; those of these runs are {own}. Published: {sources}."
+
+
+def _columns(points: Sequence[_Point], marks: Sequence[Published], size: Size, images: Images) -> dict[str, Column]:
     return {
         "who": [*(f"run {point.run}" for point in points), *(each.method for each in marks)],
         _UNITS[size]: [*(point.size for point in points), *(getattr(each, size) for each in marks)],
         "error %": [*(point.error for point in points), *(each.error for each in marks)],
-        "images": [*(point.images for point in points), *("test" for _ in marks)],
+        "images": [*(images for _ in points), *("test" for _ in marks)],
         "source": [*(point.what for point in points), *(each.source for each in marks)],
     }
 
 
-def _in_words(title: str, points: Sequence[_Point], published: int, unit: str) -> str:
+def _in_words(title: str, points: Sequence[_Point], images: Images, published: int, unit: str) -> str:
     best = min(points, key=lambda point: point.error)
     least = min(points, key=lambda point: point.size)
     return (
-        f"{title}, {len(points)} points of these runs and {published} published ones: the lowest error is "
-        f"{best.error:.2f} % at {best.size:,.0f} {unit}, the smallest has {least.size:,.0f} at {least.error:.2f} %."
+        f"{title}, {len(points)} points of these runs on {images} images and {published} published ones: the lowest "
+        f"error is {best.error:.2f} % at {best.size:,.0f} {unit}, the smallest has {least.size:,.0f} at "
+        f"{least.error:.2f} %."
     )
-
-
-def _space_ticks(plot: figure, sizes: Sequence[float]) -> None:
-    """Label a logarithmic axis at 1, 2, 5 and 10, or at tens only where it is long: a phone has room for few."""
-    low, high = math.log10(min(sizes)), math.log10(max(sizes))
-    steps = (1, 2, 5) if high - low < 2 else (1,) if high - low > 4 else (1, 3)
-    powers = range(math.floor(low) - 1, math.ceil(high) + 2)
-    ticks = [step * 10.0**power for power in powers for step in steps]
-    # Bokeh would draw parts of the labels beyond the axis.
-    near = [tick for tick in ticks if 0.9 * min(sizes) <= tick <= 1.1 * max(sizes)]
-    plot.xaxis.ticker = FixedTicker(ticks=near or [min(sizes)])
-    plot.xaxis.formatter = NumeralTickFormatter(format="0.[0]a")
-
-
-def _points(runs: Sequence[Run], size: Size) -> list[_Point]:
-    points = []
-    for number, run in enumerate(runs):
-        error, amount, what = run.error, 0, ""
-        if size == "bytes" and run.file is not None:
-            amount, what = run.file.bytes, f"{run.file.ratio:.1f}× smaller"
-        elif size == "kept" and run.is_pruned:
-            amount, what = run.kept, f"{run.ratio:.1f}× fewer"
-        if error is not None and amount:
-            points.append(_Point(letter(number), run.network, run.data, amount, error.percent, error.images, what))
-    return points
-
-
-def _pareto(points: Sequence[_Point]) -> list[_Point]:
-    """Return the points that no other beats in both, the smallest first; only those on test images if there are any."""
-    on_test = [point for point in points if point.images == "test"]
-    front: list[_Point] = []
-    for point in sorted(on_test or points, key=lambda point: (point.size, point.error)):
-        if not front or point.error < front[-1].error:
-            front.append(point)
-    return front
 
 
 def _draw_published(plot: figure, marks: Sequence[Published], size: Size) -> None:
@@ -177,6 +228,6 @@ def _draw_published(plot: figure, marks: Sequence[Published], size: Size) -> Non
         "source": [each.source for each in marks],
     }
     source = ColumnDataSource(columns)
-    drawn = plot.scatter("x", "y", source=source, size=9, marker="diamond", fill_alpha=0.4, color=COLOURS[1])
+    drawn = plot.scatter("x", "y", source=source, size=9, marker="diamond", fill_alpha=0.4, color=_PUBLISHED)
     tips = [("", "@method"), (_UNITS[size], "@x{0,0}"), ("error", "@y{0.00} %"), ("source", "@source")]
     hover(plot, tips, [drawn])

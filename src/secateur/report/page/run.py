@@ -10,7 +10,7 @@ from typing import Any, Literal
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.reference import Reference
 from secateur.job import Job
-from secateur.results import EvaluationResult, RunResult, SpeedResult, last
+from secateur.results import AnswersResult, EvaluationResult, RunResult, SpeedResult, last
 
 Images = Literal["test", "validation"]
 
@@ -87,6 +87,7 @@ class Run:
     result: RunResult | None = None
     test: EvaluationResult | None = None
     file: PageFile | None = None
+    answers: AnswersResult | None = None
     speed: SpeedResult | None = None
     reference: Reference | None = None
 
@@ -172,6 +173,10 @@ class Run:
     def error(self) -> Error | None:
         """The error on test images, or on validation images if the run was not evaluated."""
         return self.errors[0] if self.errors else None
+
+    def error_on(self, images: Images) -> Error | None:
+        """Return the error of the network as it is now on these images; None if it is not known."""
+        return next((error for error in self.errors if error.images == images), None)
 
     def dense_error(self, images: Images) -> float:
         """Return the error of the dense reference on these images; NaN if it is not known."""

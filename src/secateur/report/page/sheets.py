@@ -10,9 +10,11 @@ from typing import Any
 from secateur.literature import paper_layers
 from secateur.report.forms import in_words
 from secateur.report.page.names import identifier
-from secateur.report.page.run import Layer, PageFile, Run
+from secateur.report.page.run import Images, Layer, PageFile, Run
+from secateur.report.ratios import times
 
 _MOST_WITH_BARS = 4  # columns
+_IMAGES: tuple[Images, ...] = ("validation", "test")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def error_sheet(run: Run) -> Sheet:
         caption="Error after each step",
         header=("network", *columns),
         rows=tuple(
-            (Cell(in_words(form)), *(_percent(errors.get(form, math.nan)) for errors in columns.values()))
+            (Cell(in_words(form)), *(percent_cell(errors.get(form, math.nan)) for errors in columns.values()))
             for form in forms
         ),
     )
@@ -94,7 +96,7 @@ def _layer_row(run: Run, layer: Layer, number: int, pruned: Mapping[str, float] 
         Cell(layer.name, layer.name),
         *_kept(layer.weights, layer.kept),
         _threshold(layer),
-        _NOTHING if size is None else _number(size),
+        _NOTHING if size is None else number_cell(size),
     ]
     if pruned is not None:
         share = pruned.get(layer.name)
@@ -114,9 +116,9 @@ def _layer_totals(run: Run, file: PageFile | None, columns: int) -> tuple[tuple[
     if file is not None and file.tensor_bytes:
         others = sum(size for name, size in file.tensor_bytes.items() if name not in layers)
         header = file.bytes - sum(file.tensor_bytes.values())
-        totals.append(padded([Cell("other tensors"), *[Cell("")] * 5, _number(others)]))
-        totals.append(padded([Cell("header, checksums"), *[Cell("")] * 5, _number(header)]))
-    size = _number(file.bytes) if file is not None else Cell("–")
+        totals.append(padded([Cell("other tensors"), *[Cell("")] * 5, number_cell(others)]))
+        totals.append(padded([Cell("header, checksums"), *[Cell("")] * 5, number_cell(header)]))
+    size = number_cell(file.bytes) if file is not None else Cell("–")
     totals.append(padded([Cell("all"), *_kept(run.weights, run.kept), Cell(""), size]))
     return tuple(totals)
 
@@ -125,8 +127,8 @@ def _kept(weights: int, kept: int) -> tuple[Cell, ...]:
     share = kept / weights if weights else 0.0
     ratio = weights / kept if kept else math.inf
     return (
-        _number(weights),
-        _number(kept),
+        number_cell(weights),
+        number_cell(kept),
         Cell(f"{100 * share:.2f}", share, share),
         Cell(times(ratio) if kept else "∞", ratio if kept else 1e300),
     )
@@ -153,18 +155,8 @@ def _milliseconds(value: float) -> Cell:
 
 def overview_sheet(runs: Sequence[Run], names: Sequence[str]) -> Sheet:
     """Return the figures of several runs, a row each."""
-    header = (
-        "run",
-        "seed",
-        "error %",
-        "images",
-        "dense error %",
-        "weights kept",
-        "ratio",
-        "bytes",
-        "speed-up",
-        "state",
-    )
+    columns = _error_columns(runs)
+    header = ("run", "seed", *columns, "weights kept", "ratio", "bytes", "speed-up", "state")
     with_network = len({run.network for run in runs}) > 1
     return Sheet(
         name="overview",
@@ -172,25 +164,34 @@ def overview_sheet(runs: Sequence[Run], names: Sequence[str]) -> Sheet:
         is_sortable=True,
         header=header,
         rows=tuple(
-            _overview_row(run, f"{name}, {run.network}" if with_network else name)
-            for name, run in zip(names, runs, strict=True)
+            _overview_row(
+                run, f"{name}, {run.network}" if with_network else name, [each[place] for each in columns.values()]
+            )
+            for place, (name, run) in enumerate(zip(names, runs, strict=True))
         ),
-        note="The dense error is on the same images.",
     )
 
 
-def _overview_row(run: Run, name: str) -> tuple[Cell, ...]:
-    error, speed = run.error, run.speed
+def _error_columns(runs: Sequence[Run]) -> dict[str, list[float]]:
+    """Return the errors of all runs and of their dense references by the images they are on, as far as any is known."""
+    columns: dict[str, list[float]] = {}
+    for images in _IMAGES:
+        own = [run.error_on(images) for run in runs]
+        columns[f"{images} error %"] = [error.percent if error else math.nan for error in own]
+        columns[f"dense {images} error %"] = [run.dense_error(images) for run in runs]
+    return {name: errors for name, errors in columns.items() if any(map(math.isfinite, errors))}
+
+
+def _overview_row(run: Run, name: str, errors: Sequence[float]) -> tuple[Cell, ...]:
+    speed = run.speed
     return (
         Cell(name),
         Cell(str(run.seed), run.seed if isinstance(run.seed, int) else None),
-        _percent(error.percent) if error else _NOTHING,
-        Cell(error.images) if error else _NOTHING,
-        _percent(run.dense_error(error.images)) if error else _NOTHING,
-        _number(run.kept) if run.layers else _NOTHING,
+        *map(percent_cell, errors),
+        number_cell(run.kept) if run.layers else _NOTHING,
         Cell(times(run.ratio), run.ratio) if math.isfinite(run.ratio) else _NOTHING,
-        _number(run.file.bytes) if run.file else _NOTHING,
-        Cell(times(speed.speed_up), speed.speed_up) if speed and speed.speed_up > 0 else _NOTHING,
+        number_cell(run.file.bytes) if run.file else _NOTHING,
+        Cell(times(speed.speedup), speed.speedup) if speed and speed.speedup > 0 else _NOTHING,
         Cell(run.state),
     )
 
@@ -204,7 +205,7 @@ def layer_sheets_compared(runs: Sequence[Run], names: Sequence[str]) -> Iterable
         for layer, weights in layers:
             found = [next((each for each in run.layers if each.name == layer), None) for _, run in chosen]
             shares = [_share_kept(each, with_bar=len(chosen) <= _MOST_WITH_BARS) for each in found]
-            rows.append((Cell(layer, layer), _number(weights), *shares))
+            rows.append((Cell(layer, layer), number_cell(weights), *shares))
         yield Sheet(
             name=identifier(f"layers-{network}"),
             caption=f"{network}: percent of the weights kept, by layer and run",
@@ -269,11 +270,11 @@ def _stage_sheet(run: Run) -> Sheet:
         rows=tuple(
             (
                 Cell(stage.name),
-                _number(stage.epochs),
-                _number(stage.steps),
+                number_cell(stage.epochs),
+                number_cell(stage.steps),
                 Cell(f"{stage.seconds:,.0f}", stage.seconds),
-                _percent(stage.error_before),
-                _percent(stage.error),
+                percent_cell(stage.error_before),
+                percent_cell(stage.error),
             )
             for stage in stages
         ),
@@ -290,16 +291,11 @@ def _versions(run: Run) -> dict[str, str]:
     }
 
 
-def _number(value: int) -> Cell:
+def number_cell(value: int) -> Cell:
+    """Return a number, sorted by value."""
     return Cell(f"{value:,}", value)
 
 
-def _percent(value: float) -> Cell:
+def percent_cell(value: float) -> Cell:
+    """Return a percentage with two digits; a dash if it is not known."""
     return Cell(f"{value:.2f}", value) if math.isfinite(value) else _NOTHING
-
-
-def times(ratio: float) -> str:
-    """Write a ratio."""
-    if not math.isfinite(ratio):
-        return "∞×"
-    return f"{ratio:,.0f}×" if ratio >= 100 else f"{ratio:.1f}×"

@@ -1,49 +1,29 @@
-"""What weights look like: histograms before and after the cut, the weights kept as an image, the first filters.
-
-Tensors are read piece by piece, so that the page of a large network needs little memory.
-"""
+"""What weights look like: histograms before and after the cut, the weights kept as an image, the first filters."""
 
 from __future__ import annotations
 
-import base64
-import io
-import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-import safetensors
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from secateur import networks
-from secateur.report.page.gather import first_line, name_in_model
+from secateur.report.page.gather import first_line
+from secateur.report.page.pictures import Picture, as_picture
 from secateur.report.page.run import Layer, Run
+from secateur.report.page.stored import StoredTensors, largest, open_stored
 
 _BINS = 121  # odd: zero lies in the middle of one
-_PIECE = 1 << 22  # elements read at a time
 _MOST_LAYERS = 8  # shown, the largest ones
 _MOST_FILTERS = 48
 _LARGEST_FILTER = 1 << 16  # elements
-_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _KEPT, _NEGATIVE, _POSITIVE = (11, 122, 200), (11, 122, 200), (213, 94, 0)
-
-
-@dataclass(frozen=True)
-class Picture:
-    """An image with its description, small enough to be part of a page."""
-
-    source: str  # a data: address
-    width: int
-    height: int
-    caption: str
-    alternative: str
 
 
 @dataclass(frozen=True)
@@ -75,8 +55,8 @@ def look_at(run: Run, *, most_layers: int = _MOST_LAYERS) -> Look:
     size = (320, 800) if len(chosen) <= 4 else (200, 400)
     looks, filters = [], []
     with ExitStack() as files:
-        before = _open(run.directory.journal(_stage_before_cut(run)).checkpoint, files, problems)
-        after = _open(run.directory.model, files, problems)
+        before = open_stored(run.directory.journal(_stage_before_cut(run)).checkpoint, files, problems)
+        after = open_stored(run.directory.model, files, problems)
         try:
             for layer in (layer for layer in run.layers if layer in chosen and layer.weights):
                 look = _look_at_layer(layer, before, after, size)
@@ -95,94 +75,30 @@ def _stage_before_cut(run: Run) -> str:
     return trained[-1] if trained else stages[0] if stages else "train"
 
 
-class _Tensors:
-    """The tensors of a safetensors file by the name that they have in the model, read in pieces.
-
-    Read, not mapped: the pages of a mapped file would stay in memory until all of a large model is there. And from one
-    open file: training replaces its checkpoint.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-        header.pop("__metadata__", None)
-        self._file, self._start, self._size = file, 8 + length, file.seek(0, io.SEEK_END)
-        is_checkpoint = any(key.startswith("model:") for key in header)
-        self._entries = {name_in_model(key) if is_checkpoint else key: entry for key, entry in header.items()}
-
-    def has(self, layer: Layer) -> bool:
-        """Return whether the file has the layer's weight in its shape."""
-        entry = self._entries.get(layer.name)
-        if entry is None or tuple(entry["shape"]) != layer.shape or entry["dtype"] not in _DTYPES:
-            return False
-        begin, end = entry["data_offsets"]
-        lies_within = begin >= 0 and self._start + end <= self._size
-        return bool(lies_within and end - begin == layer.weights * _DTYPES[entry["dtype"]].itemsize)
-
-    def rows(self, layer: Layer, start: int, stop: int) -> Tensor:
-        """Return some rows of the weight as a matrix of 32-bit floats; NaN and infinity become zero."""
-        matrix = self._read(layer, start, stop)
-        return matrix if math.isfinite(_largest(matrix)) else matrix.nan_to_num(0.0, 0.0, 0.0)
-
-    def pieces(self, layer: Layer, multiple: int = 1) -> Iterator[Tensor]:
-        """Yield all rows in pieces of a multiple of so many."""
-        rows = layer.shape[0]
-        step = max(1, _PIECE * rows // layer.weights // multiple) * multiple
-        for start in range(0, rows, step):
-            yield self.rows(layer, start, min(start + step, rows))
-
-    def _read(self, layer: Layer, start: int, stop: int) -> Tensor:
-        entry, columns = self._entries[layer.name], layer.weights // layer.shape[0]
-        dtype = _DTYPES[entry["dtype"]]
-        buffer = bytearray((stop - start) * columns * dtype.itemsize)
-        self._file.seek(self._start + entry["data_offsets"][0] + start * columns * dtype.itemsize)
-        if self._file.readinto(buffer) < len(buffer):  # type: ignore[attr-defined]  # BinaryIO lacks it
-            raise OSError("the file became shorter while it was read")
-        return torch.frombuffer(buffer, dtype=dtype).reshape(stop - start, columns).to(torch.float32)
-
-
-def _largest(matrix: Tensor) -> float:
-    """Return the largest magnitude; NaN if any weight is NaN."""
-    low, high = matrix.aminmax()
-    return float(torch.maximum(-low, high))
-
-
-def _open(path: Path, files: ExitStack, problems: list[str]) -> _Tensors | None:
-    try:
-        with safetensors.safe_open(path, framework="pt"):
-            pass  # the library has checked the header
-        return _Tensors(files.enter_context(path.open("rb")))
-    except FileNotFoundError:
-        return None
-    except (safetensors.SafetensorError, ValueError, OSError) as error:
-        problems.append(f"{path.name} is damaged ({first_line(error)}): its weights are not shown")
-        return None
-
-
 def _look_at_layer(
-    layer: Layer, before: _Tensors | None, after: _Tensors | None, size: tuple[int, int]
+    layer: Layer, before: StoredTensors | None, after: StoredTensors | None, size: tuple[int, int]
 ) -> LayerLook | None:
     sources = [source if source is not None and source.has(layer) else None for source in (before, after)]
-    largest = max((_largest(piece) for source in sources if source for piece in source.pieces(layer)), default=0.0)
-    if not largest:
+    most = max((largest(piece) for source in sources if source for piece in source.pieces(layer)), default=0.0)
+    if not most:
         return None
     return LayerLook(
         layer,
-        np.linspace(-largest, largest, _BINS + 1),
-        _histogram(sources[0].pieces(layer), largest) if sources[0] else None,
-        _histogram((piece[piece != 0] for piece in sources[1].pieces(layer)), largest) if sources[1] else None,
+        np.linspace(-most, most, _BINS + 1),
+        _histogram(sources[0].pieces(layer), most) if sources[0] else None,
+        _histogram((piece[piece != 0] for piece in sources[1].pieces(layer)), most) if sources[1] else None,
         _pattern(sources[1], layer, size) if sources[1] else None,
     )
 
 
-def _histogram(pieces: Iterable[Tensor], largest: float) -> npt.NDArray[np.int64]:
+def _histogram(pieces: Iterable[Tensor], most: float) -> npt.NDArray[np.int64]:
     total = torch.zeros(_BINS, dtype=torch.float64)
     for piece in pieces:
-        total += torch.histc(piece, _BINS, -largest, largest)
+        total += torch.histc(piece, _BINS, -most, most)
     return total.to(torch.int64).numpy()
 
 
-def _pattern(source: _Tensors, layer: Layer, size: tuple[int, int]) -> Picture:
+def _pattern(source: StoredTensors, layer: Layer, size: tuple[int, int]) -> Picture:
     """Draw which weights are kept, a pixel for a block of them, more opaque where more are kept."""
     rows, columns = layer.shape[0], layer.weights // layer.shape[0]
     block = (math.ceil(rows / size[0]), math.ceil(columns / size[1]))
@@ -194,7 +110,7 @@ def _pattern(source: _Tensors, layer: Layer, size: tuple[int, int]) -> Picture:
     # The square root makes nearly empty blocks visible; sixteen steps keep the image small.
     opacity = ((share.sqrt() * 15).ceil() * 17).to(torch.uint8).numpy()
     pixel = "one weight" if block == (1, 1) else f"a block of {block[0]} × {block[1]} weights"
-    return _picture(
+    return as_picture(
         _tinted(opacity, _KEPT),
         caption=f"{layer.name}: {rows:,} rows × {columns:,} columns",
         alternative=f"Weights kept in {layer.name}: {layer.kept:,} of {layer.weights:,}; a pixel is {pixel}, "
@@ -202,13 +118,13 @@ def _pattern(source: _Tensors, layer: Layer, size: tuple[int, int]) -> Picture:
     )
 
 
-def _filters(run: Run, before: _Tensors | None, after: _Tensors | None) -> list[Picture]:
+def _filters(run: Run, before: StoredTensors | None, after: StoredTensors | None) -> list[Picture]:
     """Draw the first layer's units as images, and which input pixels they still read."""
     layer = next((layer for layer in run.layers if len(layer.shape) >= 2), None)
     source = after or before
     if layer is None or source is None or not source.has(layer):
         return []
-    shape = _filter_shape(run, layer)
+    shape = _filter_shape(run, layer, source.metadata)
     if shape is None:
         return []
     kept = torch.cat([piece.count_nonzero(dim=1) for piece in source.pieces(layer)])
@@ -219,7 +135,7 @@ def _filters(run: Run, before: _Tensors | None, after: _Tensors | None) -> list[
         if tensors is not None and tensors.has(layer):
             images = torch.cat([tensors.rows(layer, row, row + 1) for row in rows]).reshape(len(rows), *shape)
             found.append(
-                _picture(
+                as_picture(
                     _tiles(images.numpy()),
                     caption=f"Filters of {layer.name} {name}, {what}",
                     alternative=f"Filters of {layer.name} {name}, {what}: "
@@ -232,7 +148,7 @@ def _filters(run: Run, before: _Tensors | None, after: _Tensors | None) -> list[
         used = used.reshape(shape).sum(dim=0)
         opacity = (used / max(1, int(used.max())) * 255).to(torch.uint8).numpy()
         found.append(
-            _picture(
+            as_picture(
                 _tinted(opacity, _KEPT),
                 caption=f"Pixels that {layer.name} still reads",
                 alternative=f"Weights kept per input pixel: at most {int(used.max()):,}; "
@@ -242,14 +158,16 @@ def _filters(run: Run, before: _Tensors | None, after: _Tensors | None) -> list[
     return found
 
 
-def _filter_shape(run: Run, layer: Layer) -> tuple[int, int, int] | None:
+def _filter_shape(run: Run, layer: Layer, header: Mapping[str, str]) -> tuple[int, int, int] | None:
     """Return channels, height and width of what a unit of the first layer reads; None if that is not an image."""
     if layer.weights // max(1, layer.shape[0]) > _LARGEST_FILTER:
         return None
     if len(layer.shape) == 4:
         return layer.shape[1], layer.shape[2], layer.shape[3]
-    shape = getattr(networks.NETWORKS.get(run.network), "input_shape", None)
-    if len(layer.shape) == 2 and shape is not None and math.prod(shape) == layer.shape[1]:
+    usual = getattr(networks.NETWORKS.get(run.network), "input_shape", ())
+    said = header.get("input_shape", "").split()
+    shape = [int(side) for side in said] if all(side.isdecimal() for side in said) and said else list(usual)
+    if len(layer.shape) == 2 and len(shape) == 3 and math.prod(shape) == layer.shape[1]:
         return shape[0], shape[1], shape[2]
     return None
 
@@ -260,16 +178,16 @@ def _tiles(images: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
     across = min(number, max(4, min(12, 360 // (width + 1))))
     down = math.ceil(number / across)
     sheet = np.zeros((down * (height + 1) - 1, across * (width + 1) - 1, 4), np.uint8)
-    largest = max(float(np.abs(images).max()), 1e-12)
+    most = max(float(np.abs(images).max()), 1e-12)
     for index, image in enumerate(images):
         top, left = index // across * (height + 1), index % across * (width + 1)
         if channels == 3:
-            tile = np.concatenate([127.5 + 127.5 * image / largest, np.full((1, height, width), 255)])
+            tile = np.concatenate([127.5 + 127.5 * image / most, np.full((1, height, width), 255)])
             tile = tile.transpose(1, 2, 0)
         else:
             mean = image.mean(axis=0)
             tile = np.where(mean[..., None] > 0, (*_POSITIVE, 0), (*_NEGATIVE, 0)).astype(np.float32)
-            tile[..., 3] = 255 * np.sqrt(np.abs(mean) / largest)
+            tile[..., 3] = 255 * np.sqrt(np.abs(mean) / most)
         sheet[top : top + height, left : left + width] = tile
     return sheet
 
@@ -279,12 +197,3 @@ def _tinted(opacity: npt.NDArray[np.uint8], colour: tuple[int, int, int]) -> npt
     pixels[..., 3] = opacity
     pixels[opacity > 0, :3] = colour
     return pixels
-
-
-def _picture(pixels: npt.NDArray[np.uint8], *, caption: str, alternative: str) -> Picture:
-    from PIL import Image  # the report extra
-
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG", optimize=True)
-    source = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-    return Picture(source, pixels.shape[1], pixels.shape[0], caption, alternative)

@@ -8,6 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from secateur.report.ratios import times
 from secateur.run.bench import BatchSpeed, Bench, GroupSpeed, LayerSpeed, Machine
 
 _ENGINES = {"compile": "torch.compile", "onnxruntime": "ONNX Runtime"}
@@ -28,7 +29,7 @@ def print_batch(console: Console, speed: BatchSpeed, dense_bytes: int) -> None:
         _say(console, line)
     if any(group.kernel is not None for group in speed.groups):
         _say(console, _ceiling(speed))
-        saved = f"{dense_bytes / speed.sparse_bytes:.1f}× less" if speed.sparse_bytes else "nothing"
+        saved = f"{times(dense_bytes / speed.sparse_bytes)} less" if speed.sparse_bytes else "nothing"
         _say(
             console,
             f"Weights: {dense_bytes:,} bytes dense, {speed.sparse_bytes:,} sparse ({saved}); "
@@ -69,7 +70,7 @@ def layer_table(speed: BatchSpeed) -> Table:
             table.add_row(*row)
     dense_ms, sparse_ms = speed.other_ms
     table.add_row("everything else", "", _ms(dense_ms), _ms(sparse_ms))
-    faster = f"{speed.speedup:.2f}×"
+    faster = times(speed.speedup)
     table.add_row("whole network", "", _ms(speed.dense_ms), _ms(speed.sparse_ms), faster, style="bold")
     return table
 
@@ -80,20 +81,20 @@ def _rows(group: GroupSpeed) -> Iterator[tuple[str, ...]]:
     result = ("dense", "") if group.kernel is None else (group.kernel, _achieved(group))
     for layer in group.layers:
         kept = f"{layer.kept / layer.weights:.1%}" if layer.weights else "–"
-        times = _dense_times(layer) if group.kernel is None else _times(layer.dense_ms, layer.sparse_ms)
-        yield layer.name, kept, *times, *(result if alone else ("", ""))
+        measured = _dense_ms(layer) if group.kernel is None else _both_ms(layer.dense_ms, layer.sparse_ms)
+        yield layer.name, kept, *measured, *(result if alone else ("", ""))
     if not alone:
-        yield "└ in one call", "", *_times(group.dense_ms, group.sparse_ms), *result
+        yield "└ in one call", "", *_both_ms(group.dense_ms, group.sparse_ms), *result
 
 
-def _dense_times(layer: LayerSpeed) -> tuple[str, str, str]:
+def _dense_ms(layer: LayerSpeed) -> tuple[str, str, str]:
     return _ms(layer.dense_ms), "" if layer.sparse_ms is None else f"({_ms(layer.sparse_ms)})", ""
 
 
-def _times(dense_ms: float, sparse_ms: float | None) -> tuple[str, str, str]:
+def _both_ms(dense_ms: float, sparse_ms: float | None) -> tuple[str, str, str]:
     if not sparse_ms:
         return _ms(dense_ms), "–", "–"
-    return _ms(dense_ms), _ms(sparse_ms), f"{dense_ms / sparse_ms:.2f}×"
+    return _ms(dense_ms), _ms(sparse_ms), times(dense_ms / sparse_ms)
 
 
 def _achieved(group: GroupSpeed) -> str:
@@ -105,15 +106,15 @@ def _rivals(speed: BatchSpeed) -> Iterator[str]:
     low, high = speed.interval
     yield (
         f"Sparse {_ms(speed.sparse_ms)} ms; torch eager {_ms(speed.dense_ms)} ms: "
-        f"{speed.speedup:.2f}× (95 % interval {low:.2f}× to {high:.2f}×)"
+        f"{times(speed.speedup)} (95 % interval {times(low)} to {times(high)})"
     )
     for name, ms in speed.engines_ms.items():
-        yield f"{_ENGINES.get(name, name)}, dense, {_ms(ms)} ms: {ms / speed.sparse_ms:.2f}×"
+        yield f"{_ENGINES.get(name, name)}, dense, {_ms(ms)} ms: {times(ms / speed.sparse_ms)}"
 
 
 def _ceiling(speed: BatchSpeed) -> str:
     def words(ceiling: float | None) -> str:
-        return "none, nothing else takes time" if ceiling is None else f"{ceiling:.2f}×"
+        return "none, nothing else takes time" if ceiling is None else times(ceiling)
 
     return (
         f"Amdahl's ceiling, if the layers that run sparse took no time: {words(speed.ceiling)}; "

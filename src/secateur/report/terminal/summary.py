@@ -13,6 +13,7 @@ from rich.text import Text
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.reference import Reference, find_reference
 from secateur.report.forms import in_words
+from secateur.report.ratios import times
 from secateur.report.terminal.lines import say
 from secateur.results import RunResult, SpeedResult, last
 from secateur.sibling import Target
@@ -78,50 +79,51 @@ def _print_table(console: Console, directory: RunDirectory) -> None:
     test = directory.read_test() if directory.test.exists() else None
     speed = directory.read_speed() if directory.speed.exists() else None
     reference = find_reference(result.job, directory)
-    job, images = result.job, "test" if test else "validation"
+    job, evaluations = result.job, {"validation": result.errors, **({"test": test.errors} if test else {})}
     table = _table(
         f"{job.network} on {job.data}, {job.label}, seed {job.seed}",
         "network",
-        right=("weights", "bytes", f"{images} error %", "ms"),
+        right=("weights", "bytes", *(f"{images} error %" for images in evaluations), "ms"),
     )
-    errors, file = (test or result).errors, result.file
+    file = result.file
     floats, size = ("–", "–") if file is None else (f"{file.dense_bytes:,}", f"{file.bytes:,}")
     dense_ms, sparse_ms = ("–", "–") if speed is None else (_ms(speed.dense_ms), _ms(speed.sparse_ms))
     left = job.methods[0].leaves
     if left == "dense":
-        table.add_row(left, f"{result.weights:,}", floats, _percent(errors.get(left, math.nan)), dense_ms)
+        table.add_row(left, f"{result.weights:,}", floats, *_errors_of(left, evaluations), dense_ms)
     else:
-        table.add_row("dense", f"{result.weights:,}", floats, _dense_error(reference, images), dense_ms)
+        dense = [_dense_error(reference, images) for images in evaluations]
+        table.add_row("dense", f"{result.weights:,}", floats, *dense, dense_ms)
         # Before it is coded, a network is stored as 32-bit floats, zeros included, and runs like the dense one.
         table.add_row(
             left,
             f"{result.kept_by_form.get(left, result.kept):,}",
             floats,
-            _percent(errors.get(left, math.nan)),
+            *_errors_of(left, evaluations),
             dense_ms,
         )
-    table.add_row("file", f"{result.kept:,}", size, _percent(last(errors)), sparse_ms)
+    table.add_row(
+        "file", f"{result.kept:,}", size, *(_percent(last(errors)) for errors in evaluations.values()), sparse_ms
+    )
     table.caption = Text(_note(result, speed, reference))
     console.print(table)
 
 
+def _errors_of(form: str, evaluations: Mapping[str, Mapping[str, float]]) -> list[str]:
+    return [_percent(errors.get(form, math.nan)) for errors in evaluations.values()]
+
+
 def _dense_error(reference: Reference | None, images: str) -> str:
-    """Return the error of the dense network on these images, or else on the others, and say so."""
     if reference is None:
         return "–"
-    wanted, other = reference.validation, reference.test
-    if images == "test":
-        wanted, other = other, wanted
-    if math.isfinite(wanted) or not math.isfinite(other):
-        return _percent(wanted)
-    return f"{other:.2f} ({'validation' if images == 'test' else 'test'})"
+    return _percent(reference.test if images == "test" else reference.validation)
 
 
 def _note(result: RunResult, speed: SpeedResult | None, reference: Reference | None) -> str:
     """Say where the dense numbers come from, and how to get those that are missing."""
     parts = []
     if result.file is not None:
-        parts.append(f"{_times(result.ratio)} fewer weights, {_times(result.file.ratio)} fewer bytes.")
+        parts.append(f"{times(result.ratio)} fewer weights, {times(result.file.ratio)} fewer bytes.")
     if reference is not None:
         parts.append(f"Dense error: {reference.source}.")
     elif not result.job.is_dense:
@@ -155,12 +157,8 @@ def _kept(weights: int, kept: int) -> tuple[str, str, str, str]:
         f"{weights:,}",
         f"{kept:,}",
         f"{1 - kept / weights:.1%}" if weights else "–",
-        _times(weights / kept) if kept else "∞",
+        times(weights / kept) if kept else "∞",
     )
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:,.1f}×" if math.isfinite(ratio) else "∞"
 
 
 def _percent(value: float) -> str:
