@@ -28,6 +28,7 @@ LAYERS = (
     ("job",),
     ("results", "literature"),
     ("experiments",),
+    ("integrations",),
     ("report",),
     ("cli",),
     ("__main__",),

@@ -109,10 +109,8 @@ class Pruner:
         with torch.no_grad():
             for each in self._pruned:
                 each.function.after_step(each.weight)
-        counts = self._pruned[0].function.counts
-        counts[0] += 1
-        done = int(counts[0])
-        self.advance(done, max(done, self.steps))
+        self._pruned[0].function.counts[0] += 1
+        self.advance(self.done, max(self.done, self.steps))
 
     @torch.no_grad()
     def advance(self, done: int, total: int) -> None:
@@ -143,6 +141,11 @@ class Pruner:
             if not allowed:
                 self._solve(self.wanted(1.0), exact=True)
         return allowed
+
+    @property
+    def done(self) -> int:
+        """How many times `step` was called, in all trainings that the network has resumed from."""
+        return int(self._pruned[0].function.counts[0])
 
     @property
     def kept(self) -> int:
