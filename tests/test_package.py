@@ -28,8 +28,8 @@ LAYERS = (
     ("job",),
     ("results", "literature"),
     ("experiments",),
-    ("integrations",),
     ("report",),
+    ("integrations",),
     ("cli",),
     ("__main__",),
 )

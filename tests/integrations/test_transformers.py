@@ -177,7 +177,7 @@ def test_an_optimizer_that_trains_thresholds_like_weights_is_refused(tmp_path):
 
 
 def test_clipping_thresholds_with_the_weights_is_refused_in_the_papers_form(tmp_path):
-    with pytest.raises(ValueError, match="clipped at 1, those of thresholds too.*turn clipping off"):
+    with pytest.raises(ValueError, match=r"clipped at 1, those of thresholds too.*turn clipping off"):
         paper_form(tmp_path, max_grad_norm=1.0)
 
 
