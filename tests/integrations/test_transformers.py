@@ -6,6 +6,7 @@ import torch
 import secateur
 from secateur import Budget
 from secateur.functions.solved_threshold import solved_thresholds
+from secateur.integrations.onnx import export_onnx
 from secateur.measure import count
 
 transformers = pytest.importorskip("transformers", reason="needs Transformers: make frameworks")
@@ -186,6 +187,13 @@ def test_a_callback_that_comes_too_late_is_refused(tmp_path):
     late.add_callback(PruningCallback(Budget(ratio=5)))
     with pytest.raises(ValueError, match="has no thresholds: give PruningCallback to a new Trainer"):
         late.train()
+
+
+def test_a_transformer_is_exported_to_onnx_with_inputs_by_name(tmp_path):
+    pytest.importorskip("onnxruntime", reason="needs ONNX Runtime: pip install 'secateur[onnx]'")
+    inputs = {"input_ids": torch.randint(0, 8, (3, LENGTH)), "attention_mask": torch.ones(3, LENGTH, dtype=torch.int64)}
+    assert export_onnx(bert(), inputs, tmp_path / "model.onnx") <= 1e-4
+    assert (tmp_path / "model.onnx").stat().st_size > 4 * sum(p.numel() for p in bert().parameters())
 
 
 def test_a_network_of_an_earlier_step_is_cut_with_a_warning(tmp_path):

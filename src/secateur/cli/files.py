@@ -63,7 +63,7 @@ class Unpack(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Export(Command):
-    """Write the network of a .cut file as ONNX, as safetensors or as a state dict, or a run as a folder for the Hub."""
+    """Write a .cut file as ONNX, safetensors or a state dict, or a run for the Hugging Face Hub."""
 
     source: Annotated[tyro.conf.Positional[Path], named("IN.cut"), Doc("the file to read, or a run")]
     target: Annotated[

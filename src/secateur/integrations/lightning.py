@@ -70,7 +70,7 @@ class Pruning(lightning.Callback):  # type: ignore[misc]  # untyped where Lightn
         self._training.before_step()
 
     def on_train_batch_end(
-        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *batch: Any, **more: Any
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, *batch: object, **more: object
     ) -> None:
         """Move the thresholds if the optimizer has made a step; gradients are there until the next batch."""
         if trainer.global_step == self._steps:  # gradients are being accumulated
@@ -94,4 +94,5 @@ class Pruning(lightning.Callback):  # type: ignore[misc]  # untyped where Lightn
 
     def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
         """Make the module plain, after the last checkpoint is written."""
-        self._training.cut(pl_module)
+        if stage == "fit":
+            self._training.cut(pl_module)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ def _write(model: nn.Module, example: Tensor | Mapping[str, Tensor], file: Path,
         raise EngineError(f"torch cannot export {type(model).__name__} to ONNX: {_first_line(error)}") from error
 
 
-def _run(runtime: Any, file: Path, example: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
+def _run(runtime: ModuleType, file: Path, example: Tensor | Mapping[str, Tensor]) -> list[Tensor]:
     """Return what ONNX Runtime computes for the example."""
     errors = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     kinds = (errors.Fail, errors.InvalidArgument, errors.InvalidGraph, errors.NotImplemented, errors.RuntimeException)

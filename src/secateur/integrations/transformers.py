@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 from torch.optim import Optimizer
 
@@ -49,7 +47,7 @@ class PruningCallback(transformers.TrainerCallback):  # type: ignore[misc]  # un
         control: transformers.TrainerControl,
         *,
         model: nn.Module,
-        **others: Any,
+        **others: object,
     ) -> None:
         """Attach the thresholds, before an optimizer is built and a checkpoint is loaded."""
         self._training.attach(model)
@@ -62,7 +60,7 @@ class PruningCallback(transformers.TrainerCallback):  # type: ignore[misc]  # un
         *,
         model: nn.Module,
         optimizer: Optimizer,
-        **others: Any,
+        **others: object,
     ) -> None:
         """Find out how many steps the training has."""
         if not learned_thresholds(model):
@@ -73,11 +71,11 @@ class PruningCallback(transformers.TrainerCallback):  # type: ignore[misc]  # un
         clip_norm = args.max_grad_norm
         self._training.begin(model, steps=state.max_steps, groups=optimizer.param_groups, clip_norm=clip_norm)
 
-    def on_pre_optimizer_step(self, *_: Any, **others: Any) -> None:
+    def on_pre_optimizer_step(self, *_: object, **others: object) -> None:
         """Add the gradient of the penalty, in the paper's form."""
         self._training.before_step()
 
-    def on_optimizer_step(self, *_: Any, **others: Any) -> None:
+    def on_optimizer_step(self, *_: object, **others: object) -> None:
         """Move the thresholds; gradients are there until the step ends."""
         self._training.after_step()
 
@@ -88,7 +86,7 @@ class PruningCallback(transformers.TrainerCallback):  # type: ignore[misc]  # un
         control: transformers.TrainerControl,
         *,
         logs: dict[str, float],
-        **others: Any,
+        **others: object,
     ) -> None:
         """Add the numbers of the pruning to the log of the training, not to that of an evaluation."""
         if "loss" in logs:
@@ -103,7 +101,7 @@ class PruningCallback(transformers.TrainerCallback):  # type: ignore[misc]  # un
         control: transformers.TrainerControl,
         *,
         model: nn.Module,
-        **others: Any,
+        **others: object,
     ) -> None:
         """Make the model plain, after the last checkpoint is written."""
         self._training.cut(model)
