@@ -26,7 +26,8 @@ lint: $(DEVELOPING)
 
 # Lightning and Transformers in an environment of their own, on top of $(VENV): the callbacks, their page and examples.
 frameworks: $(FRAMEWORKS)/.installed
-	$(FRAMEWORKS)/bin/python -m pytest tests/integrations tests/test_examples.py "tests/test_docs.py" -k "integrations or example or frameworks or deploy"
+	$(FRAMEWORKS)/bin/python -m pytest tests/integrations tests/test_examples.py
+	$(FRAMEWORKS)/bin/python -m pytest tests/test_docs.py -k frameworks
 
 $(FRAMEWORKS)/.installed: $(DEVELOPING)
 	@echo "Installing Lightning and Transformers into $(FRAMEWORKS) …"
