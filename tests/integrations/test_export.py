@@ -41,7 +41,7 @@ def lenet():
     model, draw = networks.build("lenet-300-100", seed=0), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter *= torch.rand(parameter.shape, generator=draw) < 0.1
+            parameter[torch.rand(parameter.shape, generator=draw) > 0.1] = 0.0
     return model.eval()
 
 
