@@ -97,24 +97,18 @@ def _sizes(result: RunResult) -> dict[str, str]:
 
 def _errors(run: RunDirectory, result: RunResult) -> dict[str, str]:
     """Return the errors of the dense and of the finished network, where they are known."""
-    dense = find_reference(result.job, run)
-    found = {
-        f"error on {result.validation_images:,} validation images": _change(dense and dense.validation, result.error)
-    }
+    unknown = Reference(validation=math.nan, test=math.nan, source="not known")
+    dense = find_reference(result.job, run) or unknown
+    images = f"error on {result.validation_images:,} validation images"
+    found = {images: _change(dense.validation, result.error)}
     if run.test.exists():
         test = run.read_test()
-        found[f"error on {test.images:,} test images"] = _change(dense and dense.test, test.error)
-    return {**found, **_source(dense)}
+        found[f"error on {test.images:,} test images"] = _change(dense.test, test.error)
+    return {**found, "dense network": dense.source}
 
 
-def _change(dense: float | None, pruned: float) -> str:
-    if dense is None or math.isnan(dense):
-        return f"{pruned:.2f} %"
-    return f"{dense:.2f} % dense → {pruned:.2f} % pruned"
-
-
-def _source(dense: Reference | None) -> dict[str, str]:
-    return {} if dense is None else {"dense network": dense.source}
+def _change(dense: float, pruned: float) -> str:
+    return f"{pruned:.2f} %" if math.isnan(dense) else f"{dense:.2f} % dense → {pruned:.2f} % pruned"
 
 
 def _training(result: RunResult) -> dict[str, str]:
