@@ -109,6 +109,10 @@ class Pruner:
         with torch.no_grad():
             for each in self._pruned:
                 each.function.after_step(each.weight)
+            for each in self._pruned:  # an optimizer that was built before the thresholds does not do this
+                gradient = each.function.threshold.grad
+                assert gradient is not None
+                gradient.zero_()
         self._pruned[0].function.counts[0] += 1
         self.advance(self.done, max(self.done, self.steps))
 
