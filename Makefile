@@ -7,9 +7,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --quiet install --no-compile --constraint constraints.txt
 INSTALLED := $(VENV)/.installed-$(LEVELS)
+FRAMEWORKS := $(VENV)-frameworks
 DEVELOPING := $(VENV)/.installed-dev-$(LEVELS)
 
-.PHONY: run test lint bench readme docs clean
+.PHONY: run test lint frameworks bench readme docs clean
 
 run: $(INSTALLED)
 	$(BIN)/secateur compress lenet-300-100 --data mnist --preset quick --ratio 60 --resume
@@ -22,6 +23,19 @@ lint: $(DEVELOPING)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Lightning and Transformers in an environment of their own, on top of $(VENV): the callbacks, their page and examples.
+frameworks: $(FRAMEWORKS)/.installed
+	$(FRAMEWORKS)/bin/python -m pytest tests/integrations tests/test_examples.py
+	$(FRAMEWORKS)/bin/python -m pytest tests/test_docs.py -k frameworks
+
+$(FRAMEWORKS)/.installed: $(DEVELOPING)
+	@echo "Installing Lightning and Transformers into $(FRAMEWORKS) …"
+	@$(BIN)/python -m venv $(FRAMEWORKS)
+	@$(BIN)/python -c "import site, sysconfig; print(f'import site; site.addsitedir({sysconfig.get_paths()[\"purelib\"]!r})')" \
+	  > $$(echo $(FRAMEWORKS)/lib/python3*/site-packages)/development.pth
+	@$(FRAMEWORKS)/bin/python -m pip --quiet --quiet install --no-compile --constraint constraints.txt "secateur[lightning,transformers]"
+	@touch $@
 
 bench: $(DEVELOPING)
 	for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
@@ -60,4 +74,4 @@ $(DEVELOPING): $(INSTALLED)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) $(FRAMEWORKS) build

@@ -1,8 +1,7 @@
-"""Learned thresholds in the Hugging Face Trainer: a small transformer, pruned and saved.
+"""Pruning in the Hugging Face Trainer: a small transformer, an ordinary Trainer, and one callback.
 
-The model keeps its class, so `Trainer` and `save_pretrained` work. Two things change: the loss includes the penalty,
-and the optimizer gets the parameter groups. The task needs no download: which of two symbols occurs more often? Runs in
-less than a minute: pip install transformers accelerate; python examples/hugging_face_trainer.py
+Two lines are marked with "secateur:". The task needs no download: which of two symbols occurs more often? Runs in less
+than a minute: pip install "secateur[transformers]"; python examples/hugging_face_trainer.py
 """
 
 from pathlib import Path
@@ -12,20 +11,11 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
 
-import secateur
+from secateur import Budget
+from secateur.integrations.transformers import PruningCallback  # secateur: the callback
 from secateur.measure import count
 
-LENGTH, STEPS = 15, 400
-
-
-class PruningTrainer(Trainer):
-    """A Trainer whose loss pushes the thresholds up."""
-
-    def compute_loss(self, model, inputs, return_outputs=False, **others):
-        loss, outputs = super().compute_loss(model, inputs, return_outputs=True, **others)
-        if model.training:
-            loss = loss + secateur.penalty(self.model, lambda_t=1e-2)
-        return (loss, outputs) if return_outputs else loss
+LENGTH = 15
 
 
 def examples(number: int, seed: int) -> list[dict[str, Tensor]]:
@@ -51,44 +41,35 @@ def network() -> BertForSequenceClassification:
 def main() -> None:
     set_seed(0)
     model = network()
-    # Position and token embeddings are lookup tables and are not pruned here.
-    secateur.build_sibling(model, layers={torch.nn.Embedding: None})
-    optimizer = torch.optim.Adam(secateur.parameter_groups(model, lr=1e-3, rho=0.8, lambda_wd=1e-4))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / STEPS)
-
     with TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
-            max_steps=STEPS,
+            max_steps=400,
             per_device_train_batch_size=32,
+            learning_rate=1e-3,
             save_strategy="no",
             report_to="none",
             logging_strategy="no",
             disable_tqdm=True,
             use_cpu=True,
-            # Trainer clips all gradients together at 1 by default. The gradient of a threshold is a sum over a
-            # whole layer, so the gradients of the weights would be scaled to almost nothing and only decay would act.
-            max_grad_norm=0.0,
             dataloader_pin_memory=False,
         )
-        PruningTrainer(
-            model=model, args=arguments, train_dataset=examples(4000, seed=1), optimizers=(optimizer, schedule)
-        ).train()
+        trainer = Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=examples(4000, seed=1),
+            callbacks=[PruningCallback(Budget(ratio=10))],  # secateur: how small
+        )
+        trainer.train()
+        trainer.save_model(Path(folder) / "pruned")  # the model is plain again, with exact zeros
+        again = BertForSequenceClassification.from_pretrained(Path(folder) / "pruned").eval()
 
-        pruned = secateur.prune(model)  # a plain BertForSequenceClassification
-        kept = count(pruned).prunable
-        print(f"kept {kept.kept:,} of {kept.weights:,} weights, {kept.ratio:.1f}× fewer")
-
-        path = Path(folder) / "model.cut"
-        size = secateur.save(pruned, path)
-        again = secateur.load(path, network()).eval()
-
+    kept = count(again).prunable
     test = examples(500, seed=2)
     with torch.no_grad():
         answers = again(torch.stack([each["input_ids"] for each in test])).logits.argmax(1)
     error = 100 * (answers != torch.stack([each["labels"] for each in test])).float().mean().item()
-    dense = sum(4 * parameter.numel() for parameter in again.parameters())
-    print(f"{size:,} bytes instead of {dense:,}; error of the network read back {error:.1f} %")
+    print(f"kept {kept.kept:,} of {kept.weights:,} weights, {kept.ratio:.1f}× fewer; error {error:.1f} %")
 
 
 if __name__ == "__main__":

@@ -26,10 +26,15 @@ lines = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(lines)
 
 
+NEEDS = {"frameworks.md": ("lightning", "transformers"), "deploy.md": ("onnx", "onnxscript", "onnxruntime")}
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, of torch
 @pytest.mark.parametrize("name", [name for name, blocks in PYTHON.items() if blocks])
 def test_the_python_on_a_page_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    pytest.importorskip("sklearn", reason="the tour needs scikit-learn: pip install 'secateur[digits]'")
+    for package in NEEDS.get(name, ("sklearn",)):
+        pytest.importorskip(package, reason=f"{name} needs {package}")
     for table in (METHODS, NETWORKS, DATA_SETS):  # a page may add to them
         monkeypatch.setattr(table, "_entries", dict(table._entries))
     # As a module, so that dataclasses of the page find their own names.
@@ -46,7 +51,7 @@ def flags_of(command):
 
 
 def test_the_tour_the_questions_and_the_paper_have_python_to_run():
-    assert all(PYTHON[name] for name in ("tour.md", "faq.md", "paper.md", "budget.md", "method.md"))
+    assert all(PYTHON[name] for name in ("tour.md", "faq.md", "paper.md", "budget.md", "method.md", *NEEDS))
 
 
 @pytest.mark.parametrize("name", PAGES)

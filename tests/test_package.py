@@ -29,6 +29,7 @@ LAYERS = (
     ("results", "literature"),
     ("experiments",),
     ("report",),
+    ("integrations",),
     ("cli",),
     ("__main__",),
 )

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 from toy_networks import CASES, Tied, convolutional, mlp, train
 
 from secateur import SiblingConfig, build_sibling, keep_zeros, learned_thresholds, penalty, prune, theta
+from secateur.prune import prune_
 from secateur.weights.tensors import tensors
 
 
@@ -39,6 +40,25 @@ def test_survivors_that_keep_theta_preserve_the_function(case):
     make, inputs = CASES[case]
     sibling, x = trained(make), inputs()
     assert_close(prune(sibling, 0).eval()(x), sibling.eval()(x))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_cut_in_place_leaves_the_bits_of_a_cut_copy_and_the_same_parameters(case):
+    sibling = trained(CASES[case][0])
+    expected, stored = prune(sibling, 0.01), [tensor.stored for tensor in tensors(sibling)]
+    prune_(sibling, 0.01)
+    assert list(sibling.state_dict()) == list(expected.state_dict())
+    assert all(torch.equal(value, expected.state_dict()[name]) for name, value in sibling.state_dict().items())
+    assert all(tensor.stored is before for tensor, before in zip(tensors(sibling), stored, strict=True))
+
+
+def test_a_sibling_that_cannot_be_cut_in_place_stays_as_it_was():
+    sibling = trained()
+    nn.init.constant_(learned_thresholds(sibling)["2.weight"].threshold, 10.0)
+    before = copy.deepcopy(sibling.state_dict())
+    with pytest.raises(ValueError, match=r'"2\.weight" would lose all of its 64 weights'):
+        prune_(sibling)
+    assert all(torch.equal(value, before[name]) for name, value in sibling.state_dict().items())
 
 
 def test_weights_below_the_cutoff_become_exact_zeros_and_the_others_keep_theta():

@@ -84,6 +84,17 @@ def test_of_equal_weights_at_the_threshold_some_are_kept():
     assert prune(model).weight[:30].all()
 
 
+def test_an_optimizer_may_be_built_before_the_pruner():
+    found = []
+    for is_first in (True, False):
+        model = network()
+        optimizer = OPTIMIZERS["sgd"](model.parameters()) if is_first else None
+        pruner = Pruner(model, Budget(ratio=10), steps=STEPS)
+        train(model, pruner, optimizer or OPTIMIZERS["sgd"](model.parameters()))
+        found.append(model.state_dict())
+    assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
+
+
 def test_a_share_of_zeros_is_met_as_a_ratio_is():
     model = network()
     train(model, Pruner(model, Budget(sparsity=0.75), steps=STEPS), OPTIMIZERS["adam"](model.parameters()))

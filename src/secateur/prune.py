@@ -17,6 +17,7 @@ from secateur.functions.threshold import (
     warn_of_soft_thresholds,
     warn_of_stuck_thresholds,
 )
+from secateur.weights.function import given
 from secateur.weights.reading import attach, copied, settle_
 from secateur.weights.tensors import parameters, tensors
 
@@ -46,6 +47,26 @@ def prune(
     warn_of_soft_thresholds(sibling, cutoff, stacklevel=2)
     warn_of_drowned_task(sibling, stacklevel=2)
     return plain
+
+
+def prune_(sibling: nn.Module, cutoff: float = 1e-3) -> None:
+    """Do what `prune` does, in place: the sibling itself becomes plain, and its parameters stay the same objects.
+
+    A sibling that cannot be cut stays as it was.
+    """
+    require_cutoff(cutoff)
+    _refuse_others(sibling)
+    for tensor in tensors(sibling):
+        function, chain = tensor.function(LearnedThreshold), tensor.places[0].chain
+        if function is not None and chain is not None:
+            function.cutoff = cutoff
+            try:
+                function.settle(given(function, chain))
+            except ValueError as error:
+                raise ValueError(f'"{tensor.name}" {error}') from None
+    warn_of_stuck_thresholds(sibling, stacklevel=2)
+    warn_of_soft_thresholds(sibling, cutoff, stacklevel=2)
+    settle_(sibling)
 
 
 def keep_zeros(model: nn.Module) -> nn.Module:

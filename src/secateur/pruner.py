@@ -131,10 +131,12 @@ class Pruner:
         with torch.no_grad():
             for each in self._pruned:
                 each.function.after_step(each.weight)
-        counts = self._pruned[0].function.counts
-        counts[0] += 1
-        done = int(counts[0])
-        self.advance(done, max(done, self.steps))
+            for each in self._pruned:  # an optimizer that was built before the thresholds does not do this
+                gradient = each.function.threshold.grad
+                assert gradient is not None
+                gradient.zero_()
+        self._pruned[0].function.counts[0] += 1
+        self.advance(self.done, max(self.done, self.steps))
 
     @torch.no_grad()
     def advance(self, done: int, total: int) -> None:
@@ -161,6 +163,11 @@ class Pruner:
     def largest_ratio(self) -> float:
         """All weights ÷ those that the layers keep in any case."""
         return self.weights / sum(each.least for each in self._pruned)
+
+    @property
+    def done(self) -> int:
+        """How many times `step` was called, in all trainings that the network has resumed from."""
+        return int(self._pruned[0].function.counts[0])
 
     @property
     def kept(self) -> int:

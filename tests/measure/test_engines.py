@@ -137,7 +137,7 @@ def test_engines_that_cannot_be_had_are_reported_beside_the_others(model, x, mon
 
 
 def test_silence_ends(caplog):
-    with engines._silence():
+    with engines.silence():
         warnings.warn("unheard", stacklevel=1)
         logging.getLogger("exporter").warning("unheard")
     logging.getLogger("exporter").warning("heard")

@@ -43,6 +43,9 @@ COMMANDS = {
     "reproduce": Listed("reproduce", "Reproduce", "Run what a table or figure of the paper needs, and show it."),
     "pack": Listed("files", "Pack", "Write the tensors of a safetensors file to a .cut file, lossless."),
     "unpack": Listed("files", "Unpack", "Write the tensors of a .cut file to a safetensors file."),
+    "export": Listed(
+        "files", "Export", "Write a .cut file as ONNX, safetensors or a state dict, or a run for the Hugging Face Hub."
+    ),
     "inspect": Listed("files", "Inspect", "Show what a .cut file spends on each tensor."),
     "verify": Listed("files", "Verify", "Decode a .cut file and check every bit of it."),
     "sizes": Listed("files", "Sizes", "Compare the size of the same weights in every format, from dense to entropy."),

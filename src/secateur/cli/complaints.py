@@ -53,6 +53,7 @@ def sentence(error: Exception) -> str:
         "PlainDataError",
         "RunError",
         "CheckpointError",
+        "EngineError",
         "ValueError",
         "FormatError",
         "FloatingPointError",

@@ -62,6 +62,38 @@ class Unpack(Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Export(Command):
+    """Write a .cut file as ONNX, safetensors or a state dict, or a run for the Hugging Face Hub."""
+
+    source: Annotated[tyro.conf.Positional[Path], named("IN.cut"), Doc("the file to read, or a run")]
+    target: Annotated[
+        tyro.conf.Positional[Path],
+        named("OUT"),
+        Doc("the file to write, which ends in .onnx, .safetensors or .pt; with --hub a new folder"),
+    ]
+    hub: Annotated[bool, Doc("write a folder for the Hugging Face Hub, with a model card of the run's numbers")] = False
+    max_gb: MaxGb = 4.0
+
+    @override
+    def __call__(self) -> int:
+        from secateur.integrations.export import export, require_format
+        from secateur.report.terminal.files import print_exported
+
+        if self.hub:
+            from secateur.experiments.directory import RunDirectory
+            from secateur.integrations.hub import write_hub_folder
+
+            print(write_hub_folder(RunDirectory(self.source), self.target))
+            return 0
+        with usage():
+            require_format(self.target)
+        source = file_of(self.source, Path("runs"))
+        difference = export(source, self.target, max_bytes=_bytes(self.max_gb))
+        print_exported(Console(), source, self.target, difference)
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Inspect(Command):
     """Show what a .cut file spends on each tensor."""
 

@@ -98,7 +98,7 @@ def _compiled(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
     # Its own code object, because torch counts recompilations per code object. All networks share `nn.Module.__call__`,
     # so torch would run the ninth and later ones of a process uncompiled, and only log that.
     own = FunctionType(call.__code__.replace(), call.__globals__, closure=call.__closure__)
-    with _silence():
+    with silence():
         run = _without_gradients(torch.compile(own, dynamic=False))
         config = import_module("torch._inductor.config")
         try:
@@ -112,9 +112,9 @@ def _compiled(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
 
 
 def _onnx_runtime(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
-    runtime = _import("onnxruntime")
+    runtime = require_package("onnxruntime")
     for package in ("onnx", "onnxscript"):  # needed by torch's exporter
-        _import(package)
+        require_package(package)
     errors = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     kinds = (errors.Fail, errors.InvalidArgument, errors.InvalidGraph, errors.NotImplemented, errors.RuntimeException)
     options = runtime.SessionOptions()
@@ -123,7 +123,7 @@ def _onnx_runtime(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
     options.log_severity_level = 3
     # Its threads would spin while they wait for work, also while a rival is timed.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    with _silence(), tempfile.TemporaryDirectory() as folder:
+    with silence(), tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "network.onnx"
         try:
             with torch.no_grad():
@@ -165,16 +165,17 @@ def _difference(answer: Tensor, expected: Tensor) -> float:
     return (answer - expected).abs().max().item() / largest if expected.numel() else 0.0
 
 
-def _import(package: str) -> ModuleType:
+def require_package(package: str) -> ModuleType:
+    """Import a package of the extra "onnx"; an EngineError says how to install it."""
     try:
-        with _silence():
+        with silence():
             return import_module(package)
     except ImportError as error:
         raise EngineError(f"{package} cannot be imported ({error}): pip install secateur[onnx]") from error
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Silence warnings and logs of exporters: deprecations and missing optional packages."""
     disabled = logging.root.manager.disable
     logging.disable(max(disabled, logging.WARNING))

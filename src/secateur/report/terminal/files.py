@@ -67,6 +67,13 @@ def print_packed(console: Console, source: Path, target: Path) -> None:
     say(console, f"{target}: {after:,} bytes, {change} than {source} ({before:,})")
 
 
+def print_exported(console: Console, source: Path, target: Path, difference: float | None) -> None:
+    """Print the sizes of a file before and after an export, and how exactly ONNX Runtime computes the same."""
+    print_packed(console, source, target)
+    if difference is not None:
+        say(console, f"outputs of ONNX Runtime differ from torch's by {difference:.1e} at most")
+
+
 def print_verification(console: Console, found: Verification) -> None:
     """Print what a check found, one line each."""
     lines = [f"{found.path}: {found.bytes:,} bytes, {found.tensors} tensors, {found.elements:,} elements, sound"]
