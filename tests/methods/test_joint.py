@@ -5,6 +5,7 @@ import torch
 from small_training import small_network
 from torch import nn
 
+from secateur.experiments.evaluate import evaluate
 from secateur.experiments.runner import run
 from secateur.files import load
 from secateur.functions.late_step import LateStep
@@ -28,6 +29,8 @@ def test_the_whole_file_has_the_size_that_was_asked_for(size, coding, tmp_path):
     assert directory.file.stat().st_size == result.file.bytes
     assert 0.98 * size <= result.file.bytes <= size
     assert result.errors["file"] == result.errors["joint"] < 30
+    tested = evaluate(directory)  # restores the network from its checkpoints, without knowing of files
+    assert tested.errors["file"] == tested.errors["joint"]
     network = load(directory.file)
     assert all(len(parameter.unique()) <= 31 for parameter in network.parameters())
     assert all(line["target"] == {"bytes": size} for line in read_log(directory.journal("train").log))

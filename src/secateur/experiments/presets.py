@@ -91,7 +91,7 @@ _PRESETS: Mapping[str, Mapping[str, Preset]] = {
         "lenet-300-100": _budget(190, _sgd(160), _AUGMENTED),
         "lenet-5": _paper_form(40, Manessi2018(rho=0.09, fine_tune_epochs=30), _STANDARD),
     },
-    "smallest": {"lenet-300-100": _joint(1_900, _sgd(160))},
+    "smallest": {"lenet-300-100": _joint(1_940, _sgd(160))},
     "han2015": {
         "lenet-300-100": _han(20, Han2015(quality=0.8, rounds=5, retrain_epochs=6), levels=64),
         "lenet-5": _han(12, Han2015(quality=0.8, rounds=5, retrain_epochs=3), levels=32),

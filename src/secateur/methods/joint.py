@@ -88,7 +88,6 @@ class Joint(Method):
         yield first
         if settle.epochs:
             yield replace(first, name="settle", recipe=settle, phase="quantize", between=progress.settle)
-        progress.fit()
         return without_dead_units(freeze(model, half_codebook=True))
 
     def _refuse_too_small(self, model: nn.Module, aids: Aids) -> None:
@@ -124,12 +123,16 @@ class _Progress:
                 grid.begin(tensor.read())
         if done >= RAMP * total and done % max(total // _CALIBRATIONS, 1) == 0:
             self._calibrate()
+        if done == total:
+            self._fit()
 
     @torch.no_grad()
     def settle(self, done: int, total: int) -> None:
         """Keep the size of the file near the budget."""
         if done % max(total // _CALIBRATIONS, 1) == 0:
             self._calibrate()
+        if done == total:
+            self._fit()
 
     def rate(self, model: nn.Module) -> Tensor:
         """Return λ·bits of all that is on a grid."""
@@ -158,8 +161,7 @@ class _Progress:
         """Return the size of the file that would be written now."""
         return self.aids.file_size(without_dead_units(freeze(self.model, half_codebook=True)))
 
-    @torch.no_grad()
-    def fit(self) -> None:
+    def _fit(self) -> None:
         """Cut a few more weights if the file is too large."""
         for _ in range(_LAST_TRIES):
             size = self._file_size()
