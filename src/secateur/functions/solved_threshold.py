@@ -54,7 +54,7 @@ class SolvedThreshold(LearnedThreshold):
     def forward(self, weight: Tensor) -> Tensor:
         """Return the weights with |w| ≥ threshold; the others are zero, and all of them have θ's gradient."""
         if not torch.is_grad_enabled() or torch.compiler.is_exporting():
-            return hard_theta(weight, self.threshold.to(weight.dtype))
+            return hard_theta(weight, self.threshold)
         return hard_theta_with_slopes(weight, self.threshold, self.alpha)
 
     def penalty(self, weight: Tensor) -> None:
@@ -63,7 +63,7 @@ class SolvedThreshold(LearnedThreshold):
     def settle(self, weight: Tensor) -> Tensor:
         """Return the weights with |w| ≥ threshold, and exact zeros for the others."""
         self._refuse_divergence(weight)
-        kept = hard_theta(weight.detach(), self.threshold.detach().to(weight.dtype))
+        kept = hard_theta(weight.detach(), self.threshold.detach())
         if not kept.any() and not self.allow_empty:
             raise ValueError(
                 f"would lose all of its {weight.numel():,} weights: the threshold was not set since they shrank; call "
