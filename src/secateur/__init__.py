@@ -8,6 +8,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
+
     from secateur.budget import Budget
     from secateur.encode import FormatError, load_state
     from secateur.files import load, save
@@ -86,6 +88,12 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":  # not at the top: importlib.metadata takes longer to import than all of this
+        metadata = import_module("importlib.metadata")
+        try:
+            return metadata.version(__name__)
+        except metadata.PackageNotFoundError:
+            raise AttributeError("secateur is not installed, so it has no version") from None
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
@@ -94,7 +102,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})
 
 
 class _Package(ModuleType):

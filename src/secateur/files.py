@@ -7,10 +7,11 @@ file names, how that is built again, and how its inputs are scaled.
 from __future__ import annotations
 
 import importlib
+import json
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,20 @@ if TYPE_CHECKING:
 # input size than its published ones. Its arguments are {"name": …, "classes": …, "input_shape": […]}.
 OUR_BUILDER = "secateur.networks:build"
 _SIZE = ("classes", "input_shape")
+# The argument that stands for a configuration: ["package.module:ConfigClass", its data].
+_CONFIG = "__config__"
 _MOST_CLASSES, _LONGEST_SIDE = 1 << 24, 1 << 16  # above any that make sense: a file must not ask for absurd sizes
+
+
+class Config(Protocol):
+    """A configuration that a model is built from, as those of Hugging Face: `type(model)(config)`."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as data."""
+        ...
+
+
+GivenArchitecture: TypeAlias = str | tuple[str, Mapping[str, Any]] | Config
 
 
 def save(
@@ -41,15 +55,16 @@ def save(
     *,
     codec: str = "smallest",
     metadata: Mapping[str, str] | None = None,
-    architecture: str | tuple[str, Mapping[str, Any]] | None = None,
+    architecture: GivenArchitecture | None = None,
     sort_units: bool = False,
 ) -> int:
     """Write a plain model to a .cut file, without loss and atomically; return the size of the file in bytes.
 
     `codec` is "smallest", which tries all and keeps the smallest for each tensor, or the name of one. `architecture`
-    lets `load` build the model again: the name of one of our networks, which is recognised by itself, or
-    ("package.module:Class", keyword arguments). `metadata` maps text to text. `sort_units` reorders hidden units to
-    make the file smaller: rows and columns move, but the network computes the same function.
+    lets `load` build the model again: the name of one of our networks, which is recognised by itself,
+    ("package.module:Class", keyword arguments), or a configuration with `to_dict` that the model's class takes, as
+    those of Hugging Face (`architecture=model.config`). `metadata` maps text to text. `sort_units` reorders hidden
+    units to make the file smaller: rows and columns move, but the network computes the same function.
     """
     content = encoded(model, codec=codec, metadata=metadata, architecture=architecture, sort_units=sort_units)
     write_atomically(Path(path), content)
@@ -61,7 +76,7 @@ def encoded(
     *,
     codec: str = "smallest",
     metadata: Mapping[str, str] | None = None,
-    architecture: str | tuple[str, Mapping[str, Any]] | None = None,
+    architecture: GivenArchitecture | None = None,
     sort_units: bool = False,
 ) -> bytes:
     """Return the content of the file that `save` writes."""
@@ -163,17 +178,38 @@ def read_inputs(path: Path) -> FileInputs:
         raise ValueError(f"{path} does not say how its inputs are scaled: pack the model of a run") from None
 
 
-def _architecture(model: nn.Module, given: str | tuple[str, Mapping[str, Any]] | None) -> Architecture | None:
+def _architecture(model: nn.Module, given: GivenArchitecture | None) -> Architecture | None:
     """Return what a file should say about a model, from what the caller says or from the model's class."""
     if given is None:
         return _our_architecture(model)
     if isinstance(given, str):
         networks.NETWORKS.find(given)
         return Architecture(given)
+    if not isinstance(given, tuple):
+        return Architecture(_class_path(model), {_CONFIG: [_class_path(given), _config_data(given)]})
     path, arguments = given
     if not all(path.partition(":")):
         raise ValueError(f'the class must be given as "package.module:Class", got "{path}"')
     return Architecture(path, dict(arguments))
+
+
+def _class_path(thing: object) -> str:
+    """Return where the class of an object can be imported from, as "package.module:Class"."""
+    kind = type(thing)
+    if kind.__module__ == "__main__" or kind.__qualname__ != kind.__name__:
+        raise ValueError(f"{kind.__qualname__} cannot be imported from another program: move it to a module of its own")
+    return f"{kind.__module__}:{kind.__name__}"
+
+
+def _config_data(config: Config) -> dict[str, Any]:
+    if not hasattr(config, "to_dict"):
+        raise ValueError(
+            f"architecture must be a name, a class with its arguments or a configuration with to_dict(), got {config!r}"
+        )
+    if not hasattr(config, "to_json_string"):
+        return config.to_dict()
+    data: dict[str, Any] = json.loads(config.to_json_string())  # not every entry of to_dict() is data for JSON
+    return data
 
 
 def _our_architecture(model: nn.Module) -> Architecture | None:
@@ -230,13 +266,30 @@ def _import(archive: Archive, path: str | PathLike[str], import_class: bool) -> 
             f"{path} holds a {architecture.name}, which is not one of ours: pass it as model=, or, if you trust the "
             "file, import_class=True"
         )
-    module, _, name = architecture.name.partition(":")
-    kind = getattr(importlib.import_module(module), name)
+    kind = _imported(architecture.name)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise ValueError(f"{architecture.name}, which {path} names, is not a torch module")
-    model = kind(**architecture.arguments or {})
+    arguments = architecture.arguments or {}
+    model = kind(_config(arguments[_CONFIG], path)) if _CONFIG in arguments else kind(**arguments)
     _cast(model, {record.name: record.dtype for record in archive.records})
     return model
+
+
+def _imported(class_path: str) -> object:
+    module, _, name = class_path.partition(":")
+    found: object = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _config(recorded: object, path: str | PathLike[str]) -> object:
+    """Build the configuration that a file records, which may be anything."""
+    match recorded:
+        case [str(class_path), dict(data)] if all(class_path.partition(":")):
+            kind = _imported(class_path)
+            if isinstance(kind, type) and hasattr(kind, "to_dict"):
+                made: object = kind.from_dict(data) if hasattr(kind, "from_dict") else kind(**data)
+                return made
+    raise ValueError(f"{path} names a configuration that is none: {recorded!r:.80}")
 
 
 def _cast(model: nn.Module, dtypes: Mapping[str, torch.dtype]) -> None:

@@ -6,17 +6,22 @@ Lloyd's two steps, on sorted values v with running sums S:
     centroids    c_j = (S[b_j] − S[b_{j−1}]) / (b_j − b_{j−1})
 
 repeated until no boundary moves. The squared error falls with every round, so it ends. S runs outwards from zero, to
-both sides: a sum of small values then never holds a large one, in whose rounding they would vanish.
+both sides: a sum of small values then never holds a large one, in whose rounding they would vanish. The iteration is in
+NumPy, whose calls on a few hundred centroids take a third of torch's time.
 """
 
 from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Init: TypeAlias = Literal["linear", "density", "random"]
+Numbers: TypeAlias = NDArray[np.float64]
+Places: TypeAlias = NDArray[np.int64]
 
 _MOST_ROUNDS = 100_000  # never met; rounding of the sums might in theory keep two assignments in turn
 
@@ -24,28 +29,15 @@ _MOST_ROUNDS = 100_000  # never met; rounding of the sums might in theory keep t
 def cluster(values: Tensor, count: int, init: Init = "linear", *, seed: int = 0) -> Tensor:
     """Return `count` centroids of `values` in increasing order, in float64: a fixed point of Lloyd's iteration.
 
-    Where there are no more than `count` distinct values they are the centroids, the last of them repeated. An empty
-    cluster is moved to the value that is farthest from its centroid, so that otherwise no centroid is wasted.
+    Where there are no more than `count` distinct values they are the centroids, the last of them repeated. Empty
+    clusters are moved to the values that are farthest from their centroids, so that otherwise no centroid is wasted.
     """
-    ordered = values.detach().double().flatten().sort().values
-    distinct = ordered.unique_consecutive()
-    if len(distinct) <= count:
-        return torch.cat([distinct, distinct[-1:].expand(count - len(distinct))])
-    sums = _sums(ordered)
-    centroids = _lloyd(ordered, sums, initial_centroids(ordered, count, init, seed=seed))
-    errors = _errors(ordered, centroids)
-    for _ in range(_MOST_ROUNDS):
-        empty = _boundaries(ordered, centroids).diff() == 0
-        if not empty.any():
-            break
-        seeded = centroids.clone()
-        seeded[empty.nonzero()[0]] = ordered[errors.argmax()]
-        seeded = _lloyd(ordered, sums, seeded.sort().values)
-        left = _errors(ordered, seeded)
-        if left.square().sum() >= errors.square().sum():  # only rounding does that, where values differ by hardly a bit
-            break
-        centroids, errors = seeded, left
-    return centroids
+    ordered = values.detach().flatten().sort().values.cpu().double()
+    if int((ordered.diff() != 0).sum()) < count:
+        distinct = ordered.unique_consecutive()
+        return torch.cat([distinct, distinct[-1:].expand(count - len(distinct))]).to(values.device)
+    start = initial_centroids(ordered, count, init, seed=seed).numpy()
+    return torch.from_numpy(_without_empty_clusters(ordered.numpy(), start)).to(values.device)
 
 
 def initial_centroids(ordered: Tensor, count: int, init: Init, *, seed: int = 0) -> Tensor:
@@ -61,41 +53,69 @@ def initial_centroids(ordered: Tensor, count: int, init: Init, *, seed: int = 0)
 
 def assign(values: Tensor, centroids: Tensor) -> Tensor:
     """Return for each value the index of the nearest of the ordered centroids."""
-    return torch.bucketize(values.double().contiguous(), _midpoints(centroids), right=True)
+    return torch.bucketize(values.double().contiguous(), (centroids[1:] + centroids[:-1]) / 2, right=True)
 
 
-def _midpoints(centroids: Tensor) -> Tensor:
-    return (centroids[1:] + centroids[:-1]) / 2
+def _without_empty_clusters(ordered: Numbers, start: Numbers) -> Numbers:
+    """Return a fixed point of Lloyd's iteration, with empty clusters moved until there are none."""
+    sums = _sums(ordered)
+    centroids, boundaries = _lloyd(ordered, sums, start)
+    while (np.diff(boundaries) == 0).any():
+        error = _squared_error(ordered, centroids, boundaries)
+        moved, slices = _lloyd(ordered, sums, _with_moved_empty_clusters(ordered, centroids, boundaries))
+        if _squared_error(ordered, moved, slices) >= error:  # only rounding, where values differ by hardly a bit
+            break
+        centroids, boundaries = moved, slices
+    return centroids
 
 
-def _boundaries(ordered: Tensor, centroids: Tensor) -> Tensor:
+def _with_moved_empty_clusters(ordered: Numbers, centroids: Numbers, boundaries: Places) -> Numbers:
+    """Return the centroids with those of empty clusters at the values that are farthest from theirs.
+
+    These are ends of slices. Moved one at a time, each followed by Lloyd's iteration, clusters end no better: with a
+    larger squared error on Student's t (255 levels, 12 million values), in 40 times as many iterations.
+    """
+    sizes = np.diff(boundaries)
+    empty, full = np.flatnonzero(sizes == 0), np.flatnonzero(sizes)
+    ends = ordered[np.concatenate([boundaries[full], boundaries[full + 1] - 1])]
+    distances = np.abs(ends - np.tile(centroids[full], 2))
+    farthest = np.argsort(-distances, kind="stable")[: len(empty)]
+    farthest = farthest[distances[farthest] > 0]
+    moved = centroids.copy()
+    moved[empty[: len(farthest)]] = ends[farthest]
+    return np.sort(moved)
+
+
+def _boundaries(ordered: Numbers, centroids: Numbers) -> Places:
     """Return where each cluster's slice begins and, at last, where all of them end."""
-    inner = torch.searchsorted(ordered, _midpoints(centroids))
-    return torch.cat([inner.new_zeros(1), inner, inner.new_full((1,), len(ordered))])
+    inner = ordered.searchsorted((centroids[1:] + centroids[:-1]) / 2)
+    return np.concatenate([[0], inner, [len(ordered)]])
 
 
-def _errors(ordered: Tensor, centroids: Tensor) -> Tensor:
-    return (ordered - centroids[assign(ordered, centroids)]).abs()
+def _squared_error(ordered: Numbers, centroids: Numbers, boundaries: Places) -> float:
+    errors = ordered - np.repeat(centroids, np.diff(boundaries))
+    return float(errors @ errors)
 
 
-def _sums(ordered: Tensor) -> Tensor:
+def _sums(ordered: Numbers) -> Numbers:
     """Return S, one longer than the values: S[b] − S[a] is the sum of ordered[a:b], and S is 0 where the sign turns."""
-    turn = int((ordered < 0).sum())
-    below = -ordered[:turn].flip(0).cumsum(0).flip(0)
-    return torch.cat([below, ordered.new_zeros(1), ordered[turn:].cumsum(0)])
+    turn = int(ordered.searchsorted(0.0))
+    below = -np.cumsum(ordered[:turn][::-1])[::-1]
+    return np.concatenate([below, [0.0], np.cumsum(ordered[turn:])])
 
 
-def _lloyd(ordered: Tensor, sums: Tensor, centroids: Tensor) -> Tensor:
+def _lloyd(ordered: Numbers, sums: Numbers, centroids: Numbers) -> tuple[Numbers, Places]:
+    """Return a fixed point of the iteration, and the boundaries of its clusters."""
     boundaries = _boundaries(ordered, centroids)
     for _ in range(_MOST_ROUNDS):
-        sizes = boundaries.diff()
-        means = sums[boundaries].diff() / sizes.clamp(min=1)
+        sizes = np.diff(boundaries)
+        means = np.diff(sums[boundaries]) / np.maximum(sizes, 1)
         # Rounding of the sums must not carry a mean out of its slice: the slice would be lost to a neighbour.
-        first, last = boundaries[:-1].clamp(max=len(ordered) - 1), (boundaries[1:] - 1).clamp(min=0)
-        means = means.clamp(ordered[first], ordered[last])
-        centroids = torch.where(sizes > 0, means, centroids)
+        first, last = np.minimum(boundaries[:-1], len(ordered) - 1), np.maximum(boundaries[1:] - 1, 0)
+        means = np.minimum(np.maximum(means, ordered[first]), ordered[last])
+        centroids = np.where(sizes > 0, means, centroids)
         moved = _boundaries(ordered, centroids)
-        if torch.equal(moved, boundaries):
+        if np.array_equal(moved, boundaries):
             break
         boundaries = moved
-    return centroids
+    return centroids, boundaries

@@ -40,8 +40,10 @@ def prune(
         raise ValueError(f'survivors must be "theta" or "raw", got {survivors!r}')
     _refuse_others(sibling)
     plain = copied(sibling)
-    for function in learned_thresholds(plain).values():
+    known = learned_thresholds(sibling)
+    for name, function in learned_thresholds(plain).items():
         function.cutoff, function.survivors, function.allow_empty = cutoff, survivors, allow_empty
+        function.optimizer_groups = known[name].optimizer_groups  # for what is said about an empty layer
     settle_(plain)
     warn_of_stuck_thresholds(sibling, stacklevel=2)
     warn_of_soft_thresholds(sibling, cutoff, stacklevel=2)

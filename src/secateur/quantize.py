@@ -23,8 +23,8 @@ from secateur.nearest import require_choices
 from secateur.rate import plain_bits
 from secateur.weights.function import WeightFunction, functions, given
 from secateur.weights.reading import attach, copied, settle_
-from secateur.weights.rules import refuse_reshaped, refuse_rules, refuse_unmatched, rule_of
-from secateur.weights.tensors import TRANSPOSED_CONVOLUTIONS, NetworkTensor, parameters, tensors
+from secateur.weights.rules import refuse_finished, refuse_reshaped, refuse_rules, refuse_unmatched, rule_of
+from secateur.weights.tensors import NetworkTensor, filter_axis, parameters, tensors
 
 _QUANTIZERS: dict[str, type[Quantizer]] = {
     "shared": SharedValues,
@@ -153,6 +153,7 @@ def _tensors(
         "a QuantizeConfig, a whole number of levels or None",
         lambda rule: rule is None or isinstance(rule, QuantizeConfig) or _is_whole(rule),
     )
+    refuse_finished(model)
     everything = parameters(model)
     refuse_unmatched(model, everything, layers)
     rules = {key: replace(config, levels=rule) if isinstance(rule, int) else rule for key, rule in layers.items()}
@@ -187,9 +188,8 @@ def _quantizer(tensor: NetworkTensor, weight: Tensor, rule: QuantizeConfig, cuto
         return SharedValues(weight, rule.levels, rule.init, rule.seed)
     if rule.quantizer is LearnedStep:
         return LearnedStep(weight, rule.levels, cutoff, keep_survivors=True)
-    # A transposed convolution stores (input channels, filters ÷ groups, …); everything else stores filters first.
-    axis = 1 if isinstance(tensor.places[0].module, TRANSPOSED_CONVOLUTIONS) else 0
-    return IntegerGrid(_LARGEST_INTEGER[rule.method], cutoff, axis if rule.granularity == "channel" else None)
+    axis = filter_axis(tensor.places[0]) if rule.granularity == "channel" else None
+    return IntegerGrid(_LARGEST_INTEGER[rule.method], cutoff, axis)
 
 
 def _read(tensor: NetworkTensor) -> Tensor:
@@ -217,6 +217,8 @@ def _refuse_unusable(tensor: NetworkTensor, rule: QuantizeConfig, is_bias: bool)
         raise ValueError(f'"{name}" has no shape yet: run one batch through the lazy model first')
     if not parameter.is_floating_point():
         raise ValueError(f'"{name}" holds {parameter.dtype}: quantisers need floating-point weights')
+    if parameter.is_meta:
+        raise ValueError(f'"{name}" is on the meta device and has no values: load them first')
     if parameter.numel() == 0:
         raise ValueError(
             f'"{name}" is empty, shape {tuple(parameter.shape)}: leave it out with layers={{"{name}": None}}'

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.nn.utils import parametrize
 from typing_extensions import Doc
 
 from secateur.functions.threshold import LearnedThreshold
 from secateur.nearest import require_choices
 from secateur.theta import theta_inverse
+from secateur.weights.coverage import LeftOut, gather, sentence, why_not_changed, why_unknown
+from secateur.weights.function import WeightFunction
 from secateur.weights.reading import attach
-from secateur.weights.rules import refuse_reshaped, refuse_rules, refuse_unmatched, rule_of
-from secateur.weights.tensors import CONVOLUTIONS, TRANSPOSED_CONVOLUTIONS, NetworkTensor, parameters
+from secateur.weights.rules import (
+    is_named,
+    refuse_finished,
+    refuse_reshaped,
+    refuse_rules,
+    refuse_unmatched,
+    rule_of,
+)
+from secateur.weights.tensors import CONVOLUTIONS, NetworkTensor, filter_axis, tensors
 
 Granularity: TypeAlias = Literal["paper", "layer", "filter", "row", "element"]
 
@@ -80,7 +88,8 @@ def build_sibling(
 
     `layers` overrides `config` by module type, by module name or by tensor name (patterns as in fnmatch), `None`
     leaving a layer alone; of several that match, a tensor name beats a module name beats a type, and the longer
-    name or the nearer type wins. Tensors of layers we do not know, and biases, are included by naming them.
+    name or the nearer type wins. Tensors of layers we do not know, biases, and weights that are frozen
+    (`requires_grad=False`) are included by naming them. A warning says which large tensors are left out, and why.
     """
     for tensor, rule in chosen_tensors(model, config or SiblingConfig(), layers or {}):
         weight = tensor.stored
@@ -97,11 +106,13 @@ def chosen_tensors(
 ) -> list[tuple[NetworkTensor, SiblingConfig]]:
     """Return the tensors to prune, each with its rule; raise a ValueError for a model that cannot be pruned like this.
 
-    Raised before the first change: a refused model stays as it was.
+    Raised before the first change: a refused model stays as it was. A warning says what is left out.
     """
-    chosen = list(_tensors(model, config, layers))
+    chosen, others = _choose(model, config, layers)
     for tensor, _ in chosen:
         _refuse_unusable(tensor)
+    if others:
+        warnings.warn(sentence(model, others), stacklevel=3)
     return chosen
 
 
@@ -111,40 +122,58 @@ def targets(
     """Return what `build_sibling` would prune, without touching the model."""
     return tuple(
         Target(tensor.names, tuple(tensor.stored.shape), math.prod(threshold_shape(tensor, rule.granularity)), rule)
-        for tensor, rule in _tensors(model, config or SiblingConfig(), layers or {})
+        for tensor, rule in _choose(model, config or SiblingConfig(), layers or {})[0]
     )
 
 
-def _tensors(
+def left_out(
+    model: nn.Module, config: SiblingConfig | None = None, *, layers: LayerRules | None = None
+) -> tuple[LeftOut, ...]:
+    """Return the large tensors that `build_sibling` would leave out unasked, by kind and with the reason."""
+    return _choose(model, config or SiblingConfig(), layers or {})[1]
+
+
+def _choose(
     model: nn.Module, config: SiblingConfig, layers: LayerRules
-) -> Iterator[tuple[NetworkTensor, SiblingConfig]]:
-    """Yield each tensor to prune once, with its rule."""
-    _refuse_parametrized(model)
+) -> tuple[list[tuple[NetworkTensor, SiblingConfig]], tuple[LeftOut, ...]]:
+    """Return each tensor to prune once, with its rule, and what is left out."""
+    refuse_finished(model)
+    _refuse_siblings(model)
     refuse_rules(layers, "a SiblingConfig or None", lambda rule: rule is None or isinstance(rule, SiblingConfig))
-    everything = parameters(model)
+    everything = [tensor for tensor in tensors(model) if tensor.is_parameter]
     refuse_unmatched(model, everything, layers)
-    chosen = [(tensor, rule_of(tensor, config, layers)) for tensor in everything]
-    if all(rule is None for _, rule in chosen):
+    chosen: list[tuple[NetworkTensor, SiblingConfig]] = []
+    known: dict[NetworkTensor, str] = {}
+    unknown: dict[NetworkTensor, str] = {}
+    for tensor in everything:
+        rule, is_asked_for = rule_of(tensor, config, layers), is_named(tensor, layers)
+        if rule is None:
+            reason = None if is_asked_for else why_unknown(tensor)
+            unknown.update({tensor: reason} if reason else {})
+        elif reason := why_not_changed(tensor, is_named=is_asked_for):
+            known[tensor] = reason
+        else:
+            chosen.append((tensor, rule))
+    others = gather(everything, known, unknown)
+    if not chosen:
         raise ValueError(
             f"{type(model).__name__} has nothing to prune: no Linear, convolution, Embedding, attention or recurrent "
-            'weight is left by the rules; name tensors of your own layers with layers={"name.pattern": SiblingConfig()}'
+            "weight is left by the rules; name tensors of your own layers with "
+            'layers={"name.pattern": SiblingConfig()}' + (f". {sentence(model, others)}" if others else "")
         )
-    for tensor, rule in chosen:
-        if rule is not None:
-            yield tensor, rule
+    return chosen, others
 
 
 def threshold_shape(tensor: NetworkTensor, granularity: Granularity) -> tuple[int, ...]:
     """Return a shape that broadcasts over the weight, one entry per threshold."""
-    module, weight = tensor.places[0].module, tensor.stored
+    weight = tensor.stored
     if granularity == "paper":
-        granularity = "filter" if isinstance(module, CONVOLUTIONS) else "layer"
+        granularity = "filter" if isinstance(tensor.places[0].module, CONVOLUTIONS) else "layer"
     if granularity == "element":
         return tuple(weight.shape)
     if granularity == "layer":
         return (1,) * weight.dim()
-    # A transposed convolution stores (input channels, filters ÷ groups, …); everything else stores filters first.
-    axis = 1 if granularity == "filter" and isinstance(module, TRANSPOSED_CONVOLUTIONS) else 0
+    axis = filter_axis(tensor.places[0]) if granularity == "filter" else 0
     return tuple(length if dim == axis else 1 for dim, length in enumerate(weight.shape))
 
 
@@ -161,12 +190,12 @@ def _initial_threshold(weight: Tensor, shape: tuple[int, ...], config: SiblingCo
     return grouped.kthvalue(rank + 1, dim=1).values.reshape(shape)
 
 
-def _refuse_parametrized(model: nn.Module) -> None:
-    for owner, module in model.named_modules():
-        if parametrize.is_parametrized(module):
+def _refuse_siblings(model: nn.Module) -> None:
+    for tensor in tensors(model):
+        if tensor.has(WeightFunction):
             raise ValueError(
-                f'layer "{owner}" is parametrized already (a sibling, or weight or spectral norm): build it once, '
-                "from the plain model"
+                f'layer "{tensor.places[0].owner}" is parametrized already ("{tensor.name}" is read through '
+                f"{type(tensor.functions[0]).__name__}): build the sibling once, from the plain model"
             )
 
 
@@ -175,7 +204,11 @@ def _refuse_unusable(tensor: NetworkTensor) -> None:
     if is_lazy(weight):
         raise ValueError(f'"{name}" has no shape yet: run one batch through the lazy model first')
     if not weight.is_floating_point():
-        raise ValueError(f'"{name}" holds {weight.dtype}: thresholds need floating-point weights')
+        raise ValueError(
+            f'"{name}" holds {weight.dtype}: thresholds need floating-point weights; prune before you convert'
+        )
+    if weight.is_meta:
+        raise ValueError(f'"{name}" is on the meta device and has no values: load them first')
     if weight.numel() == 0:
         raise ValueError(f'"{name}" is empty, shape {tuple(weight.shape)}: leave it out with layers={{"{name}": None}}')
     if not torch.isfinite(weight).all():

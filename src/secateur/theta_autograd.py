@@ -123,7 +123,7 @@ class _HardTheta(torch.autograd.Function):
         if shape is not None and threshold.numel() == 1:
             # One pass, a tenth of the time. It zeroes |w| ≤ λ, so λ is the largest number below t.
             return functional.hardshrink(weight, torch.nextafter(threshold, threshold - 1).item())
-        return hard_theta(weight, threshold.to(weight.dtype))
+        return hard_theta(weight, threshold)
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]  # torch's protocol

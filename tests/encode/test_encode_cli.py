@@ -55,6 +55,14 @@ def test_packing_remarks_on_negative_zeros():
         pack(Path("signed.safetensors"), Path("signed.cut"))
 
 
+def test_the_state_of_a_sibling_is_not_packed(command):
+    save_file(secateur.build_sibling(torch.nn.Linear(3, 2)).state_dict(), "sibling.safetensors")
+    code, _, complained = command("pack", "sibling.safetensors", "sibling.cut")
+    assert code == 1
+    assert 'holds "parametrizations.weight.' in sentence(complained)
+    assert not Path("sibling.cut").exists()
+
+
 def test_a_file_is_not_packed_or_unpacked_onto_itself(command):
     Path("link.safetensors").symlink_to("model.safetensors")
     before = Path("model.safetensors").read_bytes()

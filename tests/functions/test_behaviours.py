@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 from toy_networks import CASES, Attention, Recurrent, Tied, convolutional, mlp, train
 
-from secateur import build_sibling, learned_thresholds, parameter_groups, penalty, prune, theta
+from secateur import SiblingConfig, build_sibling, learned_thresholds, parameter_groups, penalty, prune, theta
 from secateur.measure import count
 
 
@@ -289,7 +289,7 @@ def test_a_functional_call_computes_with_the_tensors_it_is_given():
 
 def test_thresholds_learn_over_frozen_weights():
     model = mlp().requires_grad_(False)
-    sibling, x = build_sibling(model), torch.randn(9, 12)
+    sibling, x = build_sibling(model, layers={nn.Linear: SiblingConfig()}), torch.randn(9, 12)
     before = copy.deepcopy(sibling.state_dict())
     train(sibling, x)
     moved = [name for name, value in sibling.state_dict().items() if not torch.equal(value, before[name])]

@@ -10,6 +10,7 @@ import io
 import pytest
 import torch
 from compiled import assert_same, chains, decide, sparsened
+from foreign_layers import Config, Configured
 from torch import Tensor, nn
 from torch.nn.utils import prune
 from toy_networks import CASES
@@ -288,3 +289,17 @@ def test_a_part_that_is_replaced_is_the_one_that_runs(by_name, sparse_wins):
     torch.testing.assert_close(compiled(x), model(x).detach() + 1)
     assert compiled.get_submodule("sparse0") is compiled.sparse0 is other.sparse0
     assert [name for name, _ in compiled.named_modules()] == ["", "sparse0"]
+
+
+@pytest.mark.parametrize("keywords", [{}, {"mask": torch.rand(9, 2)}, {"scale": 2.0}, {"scale": torch.tensor(3.0)}])
+def test_an_example_may_be_given_by_name(keywords, sparse_wins):
+    model, example = sparsened(Configured(Config())), {"ids": torch.randn(9, 4), **keywords}
+    compiled = compile_sparse(model, example)
+    assert chains(compiled)
+    with torch.no_grad():
+        assert_same(compiled(**example), model.eval()(**example))
+
+
+def test_an_example_with_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match=r"Configured cannot be called with the example: .*inputs"):
+        compile_sparse(Configured(Config()), {"ids": torch.randn(2, 4), "inputs": torch.randn(2, 4)})

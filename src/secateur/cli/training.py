@@ -32,7 +32,7 @@ from secateur.nearest import require_one_of
 from secateur.plain_data import to_plain
 from secateur.report.terminal import Watcher, say, summary_table
 from secateur.results import RunError
-from secateur.sibling import SiblingConfig, targets
+from secateur.sibling import SiblingConfig, left_out, targets
 from secateur.train.observers import Observer, Observers, Silent
 from secateur.train.processes import is_main_process
 from secateur.train.recipe import Recipe
@@ -179,7 +179,7 @@ class Training(Command):
         model = _network(job)
         settings = [getattr(job.methods[0], entry.name) for entry in fields(job.methods[0])]
         for config in (each for each in settings if isinstance(each, SiblingConfig)):
-            console.print(summary_table(targets(model, config)))
+            console.print(summary_table(targets(model, config), left_out(model, config)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,13 +221,14 @@ class Summary(Command):
         with usage():
             require_one_of("network", self.network, networks.NETWORKS)
             with torch.device("meta"):  # only shapes are needed
-                found = targets(networks.build(self.network), self.sibling)
+                model = networks.build(self.network)
+                found, others = targets(model, self.sibling), left_out(model, self.sibling)
         if self.json:
             tensors = [asdict(target) | {"weights": target.weights} for target in found]
             totals = {key: sum(tensor[key] for tensor in tensors) for key in ("weights", "thresholds")}
-            print(json.dumps({**totals, "tensors": tensors}))
+            print(json.dumps({**totals, "tensors": tensors, "left_out": [asdict(each) for each in others]}))
         else:
-            Console().print(summary_table(found))
+            Console().print(summary_table(found, others))
         return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +56,7 @@ def pack(source: Path, target: Path, *, codec: str = "smallest", networks: Colle
     """
     _require_apart(source, target)
     tensors, metadata = read_safetensors(source)
+    _require_plain(tensors, source)
     warn_of_negative_zeros(tensors)
     architecture = None
     if metadata.get("network") in networks:
@@ -66,6 +67,16 @@ def pack(source: Path, target: Path, *, codec: str = "smallest", networks: Colle
     content = to_bytes(tensors, codec=codec, metadata=metadata, architecture=architecture)
     write_atomically(target, content)
     return len(content)
+
+
+def _require_plain(names: Iterable[str], source: Path) -> None:
+    """Refuse the state of a sibling, which no plain network takes."""
+    for name in names:
+        if "parametrizations" in name.split("."):
+            raise ValueError(
+                f'{source} holds "{name}", which belongs to a sibling: build the sibling again, load this into it, and '
+                "pack what secateur.prune makes of it"
+            )
 
 
 def unpack(source: Path, target: Path, *, max_bytes: int = MAX_BYTES) -> int:

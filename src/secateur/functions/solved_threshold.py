@@ -76,8 +76,7 @@ class SolvedThreshold(LearnedThreshold):
 
     def kept(self, weight: Tensor) -> Tensor:
         """Return which weights would be kept now."""
-        weight = weight.detach()
-        return self.mask.bool() if self.is_fixed else weight.abs() >= self.threshold.detach().to(weight.dtype)
+        return self.mask.bool() if self.is_fixed else weight.detach().abs() >= self.threshold.detach()
 
     def _load_from_state_dict(self, state_dict, prefix, *others):  # type: ignore[no-untyped-def]  # torch's signature
         super()._load_from_state_dict(state_dict, prefix, *others)
@@ -89,7 +88,7 @@ class SolvedThreshold(LearnedThreshold):
             out: Tensor = _Fixed.apply(weight, self.threshold, self.mask)  # type: ignore[no-untyped-call]  # torch's
             return out
         if not torch.is_grad_enabled() or torch.compiler.is_exporting():
-            return hard_theta(weight, self.threshold.to(weight.dtype))
+            return hard_theta(weight, self.threshold)
         return hard_theta_with_slopes(weight, self.threshold, self.alpha)
 
     def penalty(self, weight: Tensor) -> None:

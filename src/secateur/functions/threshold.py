@@ -108,8 +108,9 @@ class LearnedThreshold(WeightFunction):
         if not kept.any() and not self.allow_empty:
             raise ValueError(
                 f"would lose all of its {weight.numel():,} weights (threshold {_range(threshold)}, largest |θ| "
-                f"{mapped.abs().max().item():.2g} < cutoff {self.cutoff:g}): train with a smaller rho, lambda_t or "
-                "rate term or for fewer epochs, or allow it: prune(…, allow_empty=True)"
+                f"{mapped.abs().max().item():.2g} < cutoff {self.cutoff:g}): train with a smaller rho"
+                f"{self._lost_rho()}, lambda_t or rate term or for fewer epochs, or allow it: "
+                "prune(…, allow_empty=True)"
             )
         return torch.where(kept, mapped if self.survivors == "theta" else weight, torch.zeros_like(weight))
 
@@ -118,6 +119,12 @@ class LearnedThreshold(WeightFunction):
             raise ValueError(f"has the threshold {_range(self.threshold)}: training diverged, lower rho or lr")
         if not torch.isfinite(weight).all():
             raise ValueError("holds NaN or infinite weights: training diverged, lower the learning rate")
+
+    def _lost_rho(self) -> str:
+        """Remind of the groups without which thresholds train at the weights' own learning rate, unless they exist."""
+        if self.optimizer_groups is not None:
+            return ""
+        return " (it needs an optimizer with the groups of secateur.parameter_groups)"
 
     def groups(self, rho: float) -> list[FunctionGroup]:
         """Return the threshold at ρ times the weights' learning rate, without decay."""
@@ -175,7 +182,8 @@ def warn_of_stuck_thresholds(sibling: nn.Module, stacklevel: int) -> None:
         if function is not None and function is tensor.functions[0] and function.is_stuck(tensor.stored):
             warnings.warn(
                 f'"{tensor.name}": no threshold gets a gradient any more, every weight is far from it '
-                f"({_range(function.threshold)}); its sparsity was decided by overshooting: train with a smaller rho",
+                f"({_range(function.threshold)}); its sparsity was decided by overshooting: train with a smaller rho"
+                f"{function._lost_rho()}",
                 stacklevel=stacklevel + 1,
             )
 

@@ -31,12 +31,12 @@ class Region:
         return self.path if self.is_layer else f"{self.path}.{layer}"
 
 
-def regions(model: nn.Module, given: int, of_parts: Mapping[str, int] | None = None) -> list[Region]:
+def regions(model: nn.Module, given: int | None, of_parts: Mapping[str, int] | None = None) -> list[Region]:
     """Return the largest parts of a model that can be traced and hold plain layers.
 
     Torch's own modules are not looked into by a trace, such as the layers of a transformer: they have parts of their
-    own. The model is called with `given` inputs, its parts with as many as `of_parts` says; a part that it does not
-    name is not called as a whole, so that only its parts are looked at.
+    own. The model is called with `given` inputs (None if it cannot be traced as a whole), its parts with as many as
+    `of_parts` says; a part that it does not name is not called as a whole, so that only its parts are looked at.
     """
     shared = copy.deepcopy(model, {id(tensor): tensor for tensor in _tensors(model)}).eval()
     return list(_regions(shared, "", given, of_parts))

@@ -58,6 +58,9 @@ class Counts:
     prunable: Total
     whole: Total
 
+    def __repr__(self) -> str:
+        return f"Counts(prunable={_brief(self.prunable)}, whole={_brief(self.whole)})"
+
 
 def count(model: nn.Module, prunable: Collection[str] | None = None) -> Counts:
     """Count the weights and zeros of `model`, tensor by tensor, as its layers read them.
@@ -83,7 +86,8 @@ def count(model: nn.Module, prunable: Collection[str] | None = None) -> Counts:
 def prunable_names(model: nn.Module) -> tuple[str, ...]:
     """Name the weights that `build_sibling` prunes by default: the matrices of the layers that it knows.
 
-    These are linear, convolution, embedding, bilinear, attention and recurrent layers. Biases (also `bias_k` and
+    These are linear, convolution, embedding, bilinear, attention and recurrent layers, and mixtures of experts. Frozen
+    weights and those behind weight norm count, though they are not pruned unless asked for. Biases (also `bias_k` and
     `bias_v` of attention), norms and the tensors of other layers are left out. A tied tensor has the first of its
     names, a parametrized one its name in the plain model: `fc.weight`, `rnn.weight_ih_l0`, `attention.in_proj_weight`.
     """
@@ -91,7 +95,15 @@ def prunable_names(model: nn.Module) -> tuple[str, ...]:
         return tuple(tensor.name for tensor in tensors(model) if tensor.is_weight)
 
 
+def _brief(total: Total) -> str:
+    """Say in a few words what there is, without a line per tensor."""
+    kept = f"{total.kept:,} of {total.weights:,} weights kept"
+    return f"<{kept} in {len(total.tensors)} tensors, {total.ratio:.4g}×>"
+
+
 def _count_tensor(name: str, tensor: Tensor) -> TensorCount:
+    if tensor.is_meta:
+        raise ValueError(f'"{name}" is on the meta device and has no values to count: load them first')
     weights = tensor.numel()
     zeros = weights - int(torch.count_nonzero(tensor))
     return TensorCount(name, tuple(tensor.shape), weights=weights, zeros=zeros)

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils.rnn import PackedSequence
 
 from secateur.measure.evaluating import evaluating
-from secateur.weights.tensors import plain_modules, tensors
+from secateur.weights.tensors import is_transposed_linear, plain_modules, tensors
 
 ELEMENTWISE_LAYERS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.PReLU)
 
@@ -105,6 +105,8 @@ def count_flops(model: nn.Module, *example_inputs: object) -> ModelFlops:
 def _products(layer: nn.Module, inputs: Mapping[str, object], output: object) -> _Products | None:
     """Return the products of one call, if the layer is of a known kind."""
     match layer:
+        case _ if is_transposed_linear(layer):
+            return _Products({"weight": (_rows(output, attrgetter("nf")(layer)),)})
         case nn.Linear():
             return _Products({"weight": (_rows(output, layer.out_features),)})
         case nn.Conv1d() | nn.Conv2d() | nn.Conv3d():

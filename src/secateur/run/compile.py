@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from os import PathLike
 from typing import Any
@@ -33,30 +34,47 @@ _TOLERANCE = 1e-3  # of the largest output, for the network as a whole
 
 def compile_sparse(
     model: nn.Module | str | PathLike[str],
-    example_input: Tensor | tuple[Any, ...],
+    example_input: Tensor | tuple[Any, ...] | Mapping[str, Any],
     *,
     plan: Plan | str | PathLike[str] | None = None,
     shared: bool = False,
 ) -> nn.Module:
     """Return a network that computes the same as a pruned `model`, faster where it can: for inference on the CPU.
 
-    Each linear layer and convolution is timed on an input like `example_input` (several inputs as a tuple), and runs
-    sparse where that is at least 1.1 times as fast; batch norms are folded, and layers that follow each other are
-    joined to one call. Where nothing is gained, a copy of the network with its own layers is returned. What was decided
-    is the attribute `plan`; given as `plan`, it is followed without timing anything. With `shared`, layers of at most
-    255 distinct values read them from a table, which takes half the memory.
+    Each linear layer and convolution is timed on an input like `example_input` (several inputs as a tuple, or by name
+    as a dict), and runs sparse where that is at least 1.1 times as fast; batch norms are folded, and layers that follow
+    each other are joined to one call. Where nothing is gained, a copy of the network with its own layers is returned.
+    What was decided is the attribute `plan`; given as `plan`, it is followed without timing anything. With `shared`,
+    layers of at most 255 distinct values read them from a table, which takes half the memory.
 
     `model` may be the path of a .cut file; a plan in its metadata, under "plan", is then followed.
     """
     if not isinstance(model, nn.Module):
         model, plan = _read(model, plan)
     _require_plain(model)
-    inputs = example_input if isinstance(example_input, tuple) else (example_input,)
+    inputs, keywords = _arguments(model, example_input)
     if plan is not None and not isinstance(plan, Plan):
         plan = Plan.load(plan)
     # Not in inference mode, where torch does not count writes to a tensor.
     with torch.inference_mode(False), torch.no_grad(), TRACING:
-        return _compile(_evaluating_copy(model), fresh(inputs), plan, shared)
+        return _compile(_evaluating_copy(model), fresh(inputs), fresh((keywords,))[0], plan, shared)
+
+
+def _arguments(
+    model: nn.Module, example: Tensor | tuple[Any, ...] | Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what the network is called with, by position as far as its forward allows that, and by name."""
+    if not isinstance(example, Mapping):
+        return (example if isinstance(example, tuple) else (example,)), {}
+    signature = inspect.signature(model.forward)
+    try:
+        signature.bind(**example)
+    except TypeError as error:
+        raise ValueError(f"{type(model).__name__} cannot be called with the example: {error}") from None
+    positional = [one for one in signature.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    given = max((rank for rank, one in enumerate(positional, 1) if one.name in example), default=0)
+    by_position = {one.name: example.get(one.name, one.default) for one in positional[:given]}
+    return tuple(by_position.values()), {name: one for name, one in example.items() if name not in by_position}
 
 
 def _read(
@@ -87,20 +105,20 @@ def _evaluating_copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()}).eval()
 
 
-def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, shared: bool) -> nn.Module:
-    rewind, copies = Rewind(model), fresh(inputs)
-    [expected] = fresh((model(*copies),))  # which may be a buffer
+def _compile(
+    model: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any], plan: Plan | None, shared: bool
+) -> nn.Module:
+    rewind, copies = Rewind(model), fresh((inputs, keywords))
+    [expected] = fresh((model(*copies[0], **copies[1]),))  # which may be a buffer
     is_stateful = rewind()
     # What is timed may be called with the same inputs again and again, unless it writes into them.
-    copied = fresh if any(map(writes, pytree.tree_leaves(copies))) else tuple
-    given = len(inputs)
-    while given and inputs[given - 1] is None:  # which is what an argument is by default
-        given -= 1
-    of_parts = _count_inputs(model, inputs)
+    writes_inputs = any(map(writes, pytree.tree_leaves(copies)))
+    copied: Callable[[tuple[Any, ...]], tuple[Any, ...]] = fresh if writes_inputs else tuple
+    of_parts = _count_inputs(model, inputs, keywords)
     rewind()
-    found = regions(model, given, of_parts)
+    found = regions(model, _given(inputs, keywords), of_parts)
     rewind()
-    calls = _record_inputs(model, inputs, found)
+    calls = _record_inputs(model, inputs, keywords, found)
     rewind()
     compiled = _evaluating_copy(model)
     rewind_compiled = Rewind(compiled)
@@ -118,7 +136,8 @@ def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, share
         plan.require_of(weights)
         final = plan
     else:
-        batch = next((one.shape[0] for one in inputs if isinstance(one, Tensor) and one.dim()), 1)
+        leaves = (*inputs, *keywords.values())
+        batch = next((one.shape[0] for one in leaves if isinstance(one, Tensor) and one.dim()), 1)
         final = Plan(tuple(groups), weights, batch, torch.get_num_threads(), bindings.lanes())
     if any(region.path for region in found):  # elsewhere than in graphs, where they are gone already
         flush_denormals(compiled)
@@ -127,7 +146,8 @@ def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, share
         if is_stateful:
             rewind()
             rewind_compiled()
-        return network(*copied(inputs))
+        args, kwargs = copied((inputs, keywords))
+        return network(*args, **kwargs)
 
     wins = any(isinstance(module, SparseChain) for module in compiled.modules())
     wins = wins and _agrees(lambda: again(compiled), expected)
@@ -138,6 +158,16 @@ def _compile(model: nn.Module, inputs: tuple[Any, ...], plan: Plan | None, share
     rewind()
     rewind_compiled()
     return _own(compiled, final) if wins else _own(model, replace(final, groups=_all_dense(final.groups)))
+
+
+def _given(inputs: tuple[Any, ...], keywords: dict[str, Any]) -> int | None:
+    """Return how many inputs a trace of the whole network takes; None if some can be given by name only."""
+    if keywords:
+        return None
+    given = len(inputs)
+    while given and inputs[given - 1] is None:  # which is what an argument is by default
+        given -= 1
+    return given
 
 
 def _all_dense(groups: Sequence[Group]) -> tuple[Group, ...]:
@@ -186,7 +216,7 @@ def _close(one: Any, two: Any) -> bool:
     return torch.allclose(one, two, rtol=0, atol=scale * _TOLERANCE, equal_nan=True)
 
 
-def _count_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> dict[str, int]:
+def _count_inputs(model: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, int]:
     """Run the model once and note how many inputs each part is given, if that is once and tensors by position."""
     counts: dict[str, int | None] = {}
     handles = []
@@ -197,13 +227,15 @@ def _count_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> dict[str, int]:
             counts[path] = len(args) if path not in counts and not kwargs and tensors else None
 
         handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
-    model(*fresh(inputs))
+    model(*fresh(inputs), **fresh((keywords,))[0])
     for handle in handles:
         handle.remove()
     return {path: count for path, count in counts.items() if count is not None}
 
 
-def _record_inputs(model: nn.Module, inputs: tuple[Any, ...], found: Sequence[Region]) -> dict[str, tuple[Any, ...]]:
+def _record_inputs(
+    model: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any], found: Sequence[Region]
+) -> dict[str, tuple[Any, ...]]:
     """Run the model once and note what each part is given."""
     seen: dict[str, tuple[Any, ...]] = {"": inputs}
     handles = []
@@ -215,7 +247,7 @@ def _record_inputs(model: nn.Module, inputs: tuple[Any, ...], found: Sequence[Re
 
         handles.append(model.get_submodule(part).register_forward_pre_hook(note))
     if parts:
-        model(*fresh(inputs))
+        model(*fresh(inputs), **fresh((keywords,))[0])
     for handle in handles:
         handle.remove()
     return seen

@@ -42,6 +42,9 @@ def copied(model: nn.Module) -> nn.Module:
     """Return a deep copy in which tensors that shared memory are still one."""
     with torch.inference_mode(False):  # tensors copied in inference mode could not be trained
         memo: dict[int, Any] = {}
+        for module in model.modules():  # torch refuses to copy what older mechanisms computed last, such as weight norm
+            computed = [value for value in vars(module).values() if isinstance(value, Tensor) and not value.is_leaf]
+            memo.update((id(value), value.detach().clone()) for value in computed)
         for tensor in tensors(model):
             first, *others = (place.originals[0] for place in tensor.places)
             for other in others:

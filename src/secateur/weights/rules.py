@@ -11,6 +11,7 @@ import fnmatch
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
+import torch
 from torch import nn
 
 from secateur.weights.tensors import NetworkTensor, Place, is_weight
@@ -56,6 +57,11 @@ def rule_of(
     return rules[0]
 
 
+def is_named(tensor: NetworkTensor, layers: Mapping[str | type[nn.Module], Rule | None]) -> bool:
+    """Return whether a rule matches a tensor or its layer."""
+    return any(_best(place, layers) is not None for place in tensor.places)
+
+
 def _best(place: Place, layers: Mapping[str | type[nn.Module], Rule | None]) -> str | type[nn.Module] | None:
     """Return the key of the most specific rule for a place, or None if no rule matches."""
     ranked = [(rank, key) for key in layers if (rank := _rank(key, place)) is not None]
@@ -99,6 +105,19 @@ def refuse_unmatched(model: nn.Module, tensors: Iterable[NetworkTensor], keys: I
             raise ValueError(f'no layer or tensor matches "{key}"{hint}')
         if isinstance(key, type) and not any(isinstance(module, key) for module in modules.values()):
             raise ValueError(f"the model has no layer of type {key.__name__}")
+
+
+def refuse_finished(model: nn.Module) -> None:
+    """Raise an error for a network with layers that cannot be changed: compiled by torch.jit, or packed as integers."""
+    for name, module in model.named_modules():
+        where = f'layer "{name}"' if name else "the network"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TypeError(f"{where} is compiled by torch.jit: start from the Python module, and compile the result")
+        if type(module).__module__.startswith("torch.ao.nn.") and "quantized" in type(module).__module__:
+            raise TypeError(
+                f"{where} is a {type(module).__name__} that holds packed integers: start from the float network, and "
+                "convert the result"
+            )
 
 
 def refuse_reshaped(tensor: NetworkTensor) -> None:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 from torch.nn.utils.parametrize import ParametrizationList
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 TRANSPOSED_CONVOLUTIONS = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED_CONVOLUTIONS)
@@ -169,12 +171,54 @@ def plain_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     return ((name, module) for name, module in model.named_modules() if module not in serving)
 
 
+def is_known_layer(module: nn.Module) -> bool:
+    """Return whether we know which tensors of a layer are its weights."""
+    return isinstance(module, PRUNABLE_LAYERS) or is_transposed_linear(module)
+
+
+def is_transposed_linear(module: nn.Module) -> bool:
+    """Return whether a layer is Hugging Face's Conv1D: a linear layer that stores (inputs, outputs), as in GPT-2."""
+    return hasattr(module, "nf") and any(kind.__name__ == "Conv1D" for kind in type(module).__mro__)
+
+
+def filter_axis(place: Place) -> int:
+    """Return the dimension along which a tensor stores the filters (output units) of its layer.
+
+    Transposed convolutions store (input channels, filters ÷ groups, …). Everything else stores filters first, except
+    for the experts of a mixture in one tensor, which stores experts first: of these an expert counts as a filter.
+    """
+    return int(isinstance(place.module, TRANSPOSED_CONVOLUTIONS) or is_transposed_linear(place.module))
+
+
+def normalised_by(place: Place) -> str | None:
+    """Name the parametrization of others that a tensor is read through or is part of, such as weight norm."""
+    if place.chain is not None:
+        return type(place.chain[0]).__name__.lstrip("_")
+    # Older mechanisms compute the weight in a hook, from NAME_g and NAME_v, or from NAME_orig.
+    for hook in place.module._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm | SpectralNorm) and place.key.startswith(f"{hook.name}_"):
+            return type(hook).__name__
+    return None
+
+
+def _holds_experts(place: Place) -> bool:
+    """Return whether a tensor holds the matrices of all experts of a mixture, (experts, inputs, outputs) or the like.
+
+    Libraries have many classes for these, so they are recognised by their form and by what they are called.
+    """
+    weight = place.originals[0]
+    if is_lazy(weight) or weight.dim() != 3 or len(place.originals) > 1:
+        return False
+    called = (type(place.module).__name__, place.owner.rpartition(".")[2], place.name)
+    return any("expert" in name.lower() for name in called)
+
+
 def is_weight(place: Place, *, asked_for: bool = False) -> bool:
     """Return whether a layer reads a tensor as a weight: a parameter of two or more dimensions that is no bias.
 
     Layers of types that we do not know have weights only if a rule asks for them.
     """
-    originals, is_known = place.originals, isinstance(place.module, PRUNABLE_LAYERS)
+    originals, is_known = place.originals, is_known_layer(place.module) or _holds_experts(place)
     if not isinstance(originals[0], nn.Parameter) or "bias" in place.name or not (is_known or asked_for):
         return False
     if is_lazy(originals[0]):

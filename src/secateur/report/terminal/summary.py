@@ -17,10 +17,11 @@ from secateur.report.ratios import times
 from secateur.report.terminal.lines import say
 from secateur.results import RunResult, SpeedResult, last
 from secateur.sibling import Target
+from secateur.weights.coverage import LeftOut
 
 
-def summary_table(targets: tuple[Target, ...]) -> Table:
-    """Show what will be pruned, before anything is trained."""
+def summary_table(targets: tuple[Target, ...], left_out: tuple[LeftOut, ...] = ()) -> Table:
+    """Show what will be pruned and what is left out, before anything is trained."""
     table = _table("To be pruned", "tensor", "shape", right=("weights", "thresholds", "per threshold", "α"))
     for target in targets:
         table.add_row(
@@ -33,6 +34,8 @@ def summary_table(targets: tuple[Target, ...]) -> Table:
         )
     weights, thresholds = sum(t.weights for t in targets), sum(t.thresholds for t in targets)
     table.add_row("total", "", f"{weights:,}", f"{thresholds:,}", "", "", style="bold")
+    if left_out:
+        table.caption = Text("Left out (share of all parameters): " + "; ".join(map(str, left_out)))
     return table
 
 
