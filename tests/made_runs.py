@@ -17,6 +17,7 @@ from secateur.methods import Manessi2018
 from secateur.results import (
     EvaluationResult,
     FileResult,
+    HistoryPoint,
     LayerResult,
     PublishedRun,
     RunResult,
@@ -116,12 +117,20 @@ def write_made_run(
     return directory
 
 
-def publish(results: Path, job: Job, *, test: Mapping[str, float], **more: object) -> Path:
-    """Publish a run of one seed, with these test errors."""
+def publish(
+    results: Path,
+    job: Job,
+    *,
+    test: Mapping[str, float],
+    place: Mapping[str, str] | None = None,
+    history: tuple[HistoryPoint, ...] = (),
+    **more: object,
+) -> Path:
+    """Publish a run of one seed, with these test errors; `place` is the study and the variant it belongs to."""
     from secateur.experiments.studies.published import result_path
 
     result = made_result(job, **more)
-    content = PublishedRun(result=result, test=EvaluationResult(errors=test, images=10_000))
-    path = result_path(results, job)
+    content = PublishedRun(result=result, test=EvaluationResult(errors=test, images=10_000), history=history)
+    path = result_path(results, job, **(place or {}))
     path.parent.mkdir(parents=True, exist_ok=True)
     return write(path, content)

@@ -8,11 +8,13 @@ import pytest
 from made_runs import made_result, publish
 
 from secateur.experiments.presets import preset
+from secateur.experiments.studies.error_increase_summary import ErrorIncreaseStudy, Swept, error_increase_path
 from secateur.experiments.studies.searches import EpochSearch, QualitySearch, epoch_search_path, quality_search_path
 from secateur.experiments.studies.summaries import summarize
 from secateur.job import Job
 from secateur.literature import LAYERS
-from secateur.report.tables.budgets import cost_table, met_table
+from secateur.methods import Joint
+from secateur.report.tables.budgets import cost_table, error_increase_table, met_table, together_table
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.files import file_table, headline_table
@@ -226,6 +228,43 @@ def test_budgets_are_shown_with_the_worst_optimizer(tmp_path):
     assert met_table(tmp_path).rows == (("a net", "20×", "Adam 20.00×, SGD 19.00×", "5.00%"),)
     assert "7 steps" in met_table(tmp_path).note
     assert cost_table(tmp_path).rows == (("a net", "4.00", "0.100", "2.5%"),)
+
+
+def test_learning_together_is_compared_at_equal_bytes_with_paired_differences(tmp_path):
+    size = FileResult(bytes=2_000, dense_bytes=1_000_000)
+    for seed, (first, rate, plain) in enumerate(((2.0, 1.8, 2.1), (2.2, 1.9, 2.2))):
+        job = preset("quick", NETWORK, seed=seed, to_file=True)
+        publish(tmp_path, job, test={"file": first}, file=size, place={"study": "together"})
+        for variant, error in (("rate", rate), ("no-rate", plain)):
+            publish(
+                tmp_path,
+                replace(job, methods=(Joint(bytes=2_000, rate=variant == "rate"),)),
+                test={"file": error},
+                file=size,
+                place={"study": "together", "variant": variant},
+                history=(HistoryPoint(epoch=1, error=2.0, ratio=50.0, coded_bytes=1_960.0),),
+            )
+    grid = together_table(tmp_path, (NETWORK,))
+    assert [row[0] for row in grid.rows] == [
+        f"{NETWORK}, one after the other",
+        f"{NETWORK}, together",
+        f"{NETWORK}, together, without the rate term",
+    ]
+    assert [row[2] for row in grid.rows] == ["2.00 kB ± 0.00"] * 3
+    assert [row[5] for row in grid.rows] == ["–", "-0.25 ± 0.05", "+0.05 ± 0.05"]
+    assert "off by 2.0% of the file at most" in grid.note
+
+
+def test_a_budget_of_error_is_shown_with_its_share_of_the_best_of_a_sweep(tmp_path):
+    job = preset("quick", NETWORK, seed=1)
+    swept = tuple(Swept(ratio=ratio, error=error) for ratio, error in ((57.5, 1.4), (66.0, 1.9)))
+    study = ErrorIncreaseStudy(job=job, increase=0.3, dense_error=1.2, error=1.45, ratio=50.0, swept=swept, seconds=1.0)
+    assert error_increase_table(tmp_path, (NETWORK,)).rows == ()
+    path = error_increase_path(tmp_path, job)
+    path.parent.mkdir(parents=True)
+    write(path, study)
+    [row] = error_increase_table(tmp_path, (NETWORK,)).rows
+    assert row == (f"{NETWORK}, 1", "1.20", "1.50", "1.45", "50.0×", "57.5×", "87%")
 
 
 def test_without_benchmarks_the_tables_of_codecs_are_empty(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,20 +42,24 @@ def together(results: Path, network: str) -> list[Way]:
 def _way(label: str, runs: Mapping[int, PublishedRun], others: Mapping[int, PublishedRun]) -> Way:
     results = [run.result for run in runs.values()]
     both = sorted(runs.keys() & others.keys()) if runs is not others else []
-    sizes = [result.file.bytes for result in results if result.file is not None]
-    estimates = [run.history[-1].coded_bytes for run in runs.values() if run.history]
     return Way(
         label=label,
         seeds=len(runs),
-        size_bytes=mean_std(sizes),
+        size_bytes=mean_std(_size(run) for run in runs.values()),
         kept=mean_std(result.kept for result in results),
         error=mean_std(run.test_error() for run in runs.values()),
         difference=mean_error(runs[seed].test_error() - others[seed].test_error() for seed in both),
-        estimate_off=max(abs(estimate / size - 1) for estimate, size in zip(estimates, sizes, strict=True)),
+        estimate_off=max(_estimate_off(run) for run in runs.values()),
         layer_bits={
-            layer.name: statistics.fmean(
-                8 * each.layers[place].bytes / max(each.layers[place].kept, 1) for each in results
-            )
-            for place, layer in enumerate(results[0].layers)
+            layers[0].name: statistics.fmean(8 * layer.bytes / max(layer.kept, 1) for layer in layers)
+            for layers in zip(*(result.layers for result in results), strict=True)
         },
     )
+
+
+def _size(run: PublishedRun) -> float:
+    return math.nan if run.result.file is None else run.result.file.bytes
+
+
+def _estimate_off(run: PublishedRun) -> float:
+    return abs(run.history[-1].coded_bytes / _size(run) - 1) if run.history else math.nan
