@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import torch
 
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.evaluate import evaluate
-from secateur.experiments.presets import preset, reference_preset
+from secateur.experiments.presets import preset
 from secateur.experiments.runner import run
 from secateur.experiments.studies.published import read_history, result_path
 from secateur.job import Job
@@ -36,10 +36,7 @@ Work = Callable[[Job, Places], Path]
 def jobs(preset_name: str, network: str, seeds: Iterable[int], *, to_file: bool = False) -> list[Job]:
     """Return the run of every seed and, unless the whole pipeline is run, the dense reference of every seed."""
     wanted = [preset(preset_name, network, seed=seed, to_file=to_file) for seed in seeds]
-    if to_file:
-        return wanted
-    shared = reference_preset(preset_name, network)
-    return [*wanted, *(replace(job.reference(), preset=shared) for job in wanted)]
+    return wanted if to_file else [*wanted, *(job.reference() for job in wanted)]
 
 
 def jobs_of_method(method: Method, preset_name: str, network: str, seeds: Iterable[int]) -> list[Job]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from secateur.experiments.directory import RunDirectory
-from secateur.experiments.presets import reference_preset
 from secateur.job import Job
 from secateur.methods import METHODS
 from secateur.results import HistoryPoint, PublishedRun, read
@@ -23,11 +22,6 @@ def read_runs(results: Path, network: str, preset: str, label: str) -> dict[int,
     paths = sorted((results / network / preset).glob(f"{label}-seed*.json"))
     runs = [read(PublishedRun, path) for path in paths]
     return {run.seed: run for run in runs}
-
-
-def read_references(results: Path, network: str, preset: str) -> dict[int, PublishedRun]:
-    """Return the published dense runs that a preset is compared with, by seed."""
-    return read_runs(results, network, reference_preset(preset, network), "dense")
 
 
 def read_labels(results: Path, network: str, preset: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from secateur import networks
 from secateur.experiments.presets import preset
-from secateur.experiments.studies.published import read_references, read_runs
+from secateur.experiments.studies.published import read_runs
 from secateur.measure import count
 from secateur.results import PublishedRun
 
@@ -62,7 +62,7 @@ def summarize(results: Path, preset_name: str, network: str, label: str | None =
         return None
     label = preset(preset_name, network).label if label is None else label
     pruned = read_runs(results, network, preset_name, label)
-    references = read_references(results, network, preset_name)
+    references = read_runs(results, network, preset_name, "dense")
     if not pruned:
         return None
     runs = [pruned[seed] for seed in sorted(pruned)]
@@ -155,7 +155,7 @@ def summarize_files(results: Path, preset_name: str, network: str) -> FileRow | 
     if not runs:
         return None
     pruned = read_runs(results, network, preset_name, pruning.label)
-    dense = dense_errors(runs, read_references(results, network, preset_name))
+    dense = dense_errors(runs, read_runs(results, network, preset_name, "dense"))
     found = [(run, run.result.file) for run in runs.values()]
     files = [(run, file) for run, file in found if file is not None]
     forms = [form for form in ("dense", "pruned", "shared", "file") if all(form in _forms(run) for run, _ in files)]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from secateur.atomic import write_atomically
-from secateur.experiments.presets import has_preset, preset, preset_names
+from secateur.experiments.presets import preset, preset_names
 from secateur.experiments.reference import REFERENCES, PublishedReference
 from secateur.experiments.studies.comparison import standings
-from secateur.experiments.studies.published import read_references
+from secateur.experiments.studies.published import read_runs
 from secateur.experiments.studies.summaries import mean_std
 from secateur.plain_data import to_plain
 from secateur.report.tables.budgets import cost_table, error_increase_table, met_table, together_table
@@ -83,7 +83,7 @@ def references(results: Path) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for network in _NETWORKS:
         for name in preset_names():
-            runs = read_references(results, network, name) if has_preset(name, network) else {}
+            runs = read_runs(results, network, name, "dense")
             if runs:
                 reference = PublishedReference(
                     data=preset(name, network).data,
