@@ -26,7 +26,6 @@ from secateur.train.stage import Stage
 
 _MOST_ROUNDS = 11  # of a budget of error
 _FIRST_FACTOR = 4.0  # by which the first round raises the ratio; its square root after a round that is not allowed
-_RATE_OF_ROUNDS = 0.3  # learning rate of a round ÷ that of the dense training
 _ROUNDING = 1e-9  # errors are multiples of an image
 
 
@@ -87,8 +86,9 @@ class Budgeted(Method):
     def _as_far_as_the_error_allows(self, model: nn.Module, recipe: Recipe, aids: Aids) -> Generator[Stage, None, None]:
         """Yield the dense network, and then the same in rounds, each of which prunes it further.
 
-        A round ends with a learning rate of zero, so that its error is what the network is worth. A round whose error
-        is not allowed is undone, and the next one goes less far.
+        A round begins with the whole learning rate (with 0.3 of it LeNet-300-100 reached 27× instead of 49× at +0.3
+        points) and ends with none, so that its error is what the network is worth. A round whose error is not allowed
+        is undone, and the next one goes less far.
         """
         increase = self.budget.error_increase
         assert increase is not None
@@ -129,8 +129,7 @@ def _rounds(recipe: Recipe) -> list[Recipe]:
     """Divide the epochs of a recipe into rounds of about equal length."""
     number = max(1, min(_MOST_ROUNDS, recipe.epochs))
     bounds = [round(part * recipe.epochs / number) for part in range(number + 1)]
-    rate = _RATE_OF_ROUNDS * recipe.lr
-    return [replace(recipe, epochs=end - begin, lr=rate) for begin, end in pairwise(bounds)]
+    return [replace(recipe, epochs=end - begin) for begin, end in pairwise(bounds)]
 
 
 def _copied_state(model: nn.Module) -> dict[str, Tensor]:
