@@ -60,7 +60,7 @@ def test_every_method_leaves_its_share_of_the_weights_and_an_encoder_like_the_te
 
 def test_a_budget_starts_with_the_function_of_the_pretrained_encoder(teacher, sentences):
     expected = embed(teacher, sentences)
-    Pruner(teacher.encoder, Budget(sparsity=0.8), steps=10)
+    Pruner(teacher.encoder.requires_grad_(True), Budget(sparsity=0.8), steps=10)
     assert torch.equal(embed(teacher, sentences), expected)
 
 
