@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, make_dataclass, replace
 import pytest
 import tyro
 
+from secateur.budget import Budget
+from secateur.cli.training import Prune
 from secateur.experiments.presets import has_preset, preset, preset_names
 from secateur.job import Coding, InputConfig, Job
-from secateur.methods import METHODS, Dense, FewValues, Han2015, Manessi2018
+from secateur.methods import METHODS, Budgeted, Dense, FewValues, Han2015, Manessi2018
 from secateur.report.commands import command, with_file
 from secateur.sibling import SiblingConfig
 from secateur.train.recipe import Recipe
@@ -73,6 +75,12 @@ def test_a_preset_without_changes_is_named_and_nothing_else():
     assert command(job) == "secateur compress lenet-5 --preset best --seed 4"
     assert command(preset("best", "lenet-5").reference()) == "secateur prune lenet-5 --preset best --method dense"
     assert command(preset("han2015", "lenet-5")) == "secateur prune lenet-5 --preset han2015"
+
+
+def test_another_budget_is_one_flag():
+    job = replace(preset("quick", "lenet-5"), methods=(Budgeted(budget=Budget(error_increase=0.3)),))
+    assert command(job) == "secateur prune lenet-5 --preset quick --error-increase 0.3"
+    assert Prune.parsed(shlex.split(command(job))[2:]).job() == job
 
 
 def test_words_at_the_end_are_added():

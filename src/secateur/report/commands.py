@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from secateur.budget import Budget
 from secateur.experiments.presets import has_preset, preset
 from secateur.job import Job
 
@@ -50,11 +51,19 @@ def _flags(before: Any, after: Any) -> list[str]:
     found = []
     for entry in fields(before):
         old, new = getattr(before, entry.name), getattr(after, entry.name)
-        if is_dataclass(old) and type(old) is type(new):
+        if isinstance(new, Budget):
+            found += [] if new == old else _budget_flag(new)
+        elif is_dataclass(old) and type(old) is type(new):
             found += _flags(old, new)
         elif new != old:
             found += _flag(entry.name, new)
     return found
+
+
+def _budget_flag(budget: Budget) -> list[str]:
+    """Return the one flag of a budget, which takes the place of the preset's."""
+    [(name, value)] = [(name, value) for name, value in vars(budget).items() if value is not None]
+    return _flag(name, value)
 
 
 def _flag(name: str, value: object) -> list[str]:
