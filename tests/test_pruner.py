@@ -309,6 +309,7 @@ def test_a_layer_of_three_weights_keeps_two():
         (lambda: Pruner(nn.Sequential(nn.ReLU()), Budget(ratio=2), steps=9), "has nothing to prune"),
         (lambda: Pruner(network(), Budget(ratio=2), steps=0), "steps must be the number of all steps"),
         (lambda: Pruner(network(), Budget(ratio=2)).step(), "needs the number of all steps"),
+        (lambda: Pruner(network(), Budget(ratio=2), fixed=0.2), "fixed must lie between 0.5, where the ramp ends, and"),
         (lambda: Pruner(network(), Budget(error_increase=1), steps=9), "takes several rounds of training"),
         (lambda: Pruner(network(), Budget(ratio=2), steps=9).step(), "no gradient: call Pruner.step"),
     ],

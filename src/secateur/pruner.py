@@ -49,7 +49,7 @@ _LARGEST_INTERVAL, _UPDATES = 50, 100  # steps between two updates at most, and 
 # r moves by _TRAVEL/√updates at an update: noise takes it about _TRAVEL far in all, a steady gradient √updates as far.
 _TRAVEL = 0.5
 _NEXT_TO_NOTHING = 1e-3  # of the largest gradient by r: a smaller one moves its r in proportion, not at full speed
-# Before the last step s is solved on a sample of this many weights, or of as many as are kept in it; then on all.
+# Until weights are fixed, s is solved on a sample of this many weights, or of as many as are kept in it; then on all.
 _SAMPLE, _KEPT_SAMPLE = 1 << 19, 1 << 13
 _MEAN, _MEAN_SQUARE, _SLOW = 0.8, 0.98, 0.8  # what the running means keep at an update
 
@@ -82,6 +82,8 @@ class Pruner:
     ) -> None:
         if steps is not None and steps < 1:
             raise ValueError(f"steps must be the number of all steps of the training, at least 1, got {steps}")
+        if not RAMP <= fixed <= 1:
+            raise ValueError(f"fixed must lie between {RAMP:g}, where the ramp ends, and 1, got {fixed}")
         self.steps, self.fixed = steps, fixed
         if not any(tensor.has(SolvedThreshold) for tensor in tensors(model)):
             _attach(model, SiblingConfig(granularity=granularity), layers or {})
