@@ -398,12 +398,12 @@ def test_a_terminal_without_unicode_gets_ascii():
     assert b"alpha" in done.stdout
 
 
-def test_a_table_of_60_columns_keeps_every_digit(command, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "60")
+def test_a_table_of_70_columns_keeps_every_digit(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
     command(*TINY)
     _, printed, _ = command("evaluate")
     assert "…" not in printed
-    assert max(len(line) for line in printed.splitlines() if "│" in line) <= 60
+    assert max(len(line) for line in printed.splitlines() if "│" in line) <= 70
     assert "1,066,440" in printed
 
 

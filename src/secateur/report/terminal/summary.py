@@ -108,8 +108,6 @@ def _print_table(console: Console, directory: RunDirectory) -> None:
     table.add_row(
         "file", f"{result.kept:,}", size, *(_percent(last(errors)) for errors in evaluations.values()), sparse_ms
     )
-    for column, widest in ((1, f"{result.weights:,}"), (2, floats)):
-        table.columns[column].min_width = len(widest)  # in a narrow terminal words are broken rather than numbers
     table.caption = Text(_note(result, speed, reference))
     console.print(table)
 
