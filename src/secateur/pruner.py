@@ -17,9 +17,9 @@ cut worth the same. (Prices by ‖θ‖₁ itself, that is λ = λ_t and h_l = t
 in two pairs of runs.)
 
 Layers read θ̄, the weights that would be kept, and both gradients are those of θ (`hard_theta_with_slopes`), so that
-nothing changes at the cut. But θ̄ jumps at t: a weight that wants to be smaller than t goes to and fro across it,
-however small the learning rate is, and at 190× a fifth of the weights kept did so at the end. So the choice is fixed
-after a share of the training, and what is left of it trains the weights that are kept, without a lower bound.
+nothing changes at the cut. But θ̄ jumps at t: a weight whose best value is below t keeps crossing the threshold, however
+small the learning rate is; in one run at 190×, a fifth of the weights kept did so at the end. So after a share of the
+training the set of kept weights is fixed, and the rest of the training may give them any value, below t too.
 
 No constant depends on the network, the optimizer or its learning rate: gradients count by their signs and ratios only,
 and every length is in units of u or t.
