@@ -17,6 +17,9 @@ from secateur.plain_data import from_plain, to_plain
 Kind = TypeVar("Kind")
 
 
+ERROR, LOSS = "error %", "loss"  # what a network is measured by: wrong answers, or the mean loss of a sample
+
+
 class RunError(Exception):
     """A run that cannot be used: unfinished, damaged, or another one than expected."""
 
@@ -67,7 +70,7 @@ class RunResult:
     """What came of a run, evaluated on validation images."""
 
     job: Job
-    errors: Mapping[str, float]  # percent, of every form of the network in the order of the pipeline; the last is final
+    errors: Mapping[str, float]  # of every form of the network in the order of the pipeline; the last is final
     weights: int  # prunable ones
     kept: int
     layers: tuple[LayerResult, ...] = ()
@@ -79,6 +82,7 @@ class RunResult:
     file: FileResult | None = None
     training_images: int = 0
     validation_images: int = 0
+    measure: str = ERROR  # what `errors` are
     threads: int = 1
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -93,7 +97,7 @@ class RunResult:
 
     @property
     def error(self) -> float:
-        """The validation error of the finished network, in percent."""
+        """The validation error of the finished network."""
         return last(self.errors)
 
     @property

@@ -68,7 +68,9 @@ class Inputs:
             else:
                 inputs[chosen] = self.scaling(distorted(pixels[chosen], generator))
         # From torch's global generator, like every other dropout of the network.
-        return functional.dropout(inputs, self.dropout) if self.dropout else inputs, labels
+        inputs = functional.dropout(inputs, self.dropout) if self.dropout else inputs
+        # With channels last in memory convolutions take two thirds of the time (LeNet-5).
+        return inputs.to(memory_format=torch.channels_last), labels
 
     def batches(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield all inputs and labels in their order, undistorted, for evaluation.

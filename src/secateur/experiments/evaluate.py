@@ -10,9 +10,9 @@ from secateur.data import Inputs
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.images import load_split
 from secateur.experiments.models import build_again, load_model, restore
+from secateur.experiments.outcome import FILE
 from secateur.experiments.pipeline import pipeline
 from secateur.experiments.reference import trained_reference
-from secateur.experiments.runner import FILE
 from secateur.files import load
 from secateur.measure import error_of_batches
 from secateur.results import EvaluationResult, write

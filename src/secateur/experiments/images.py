@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from secateur import data, networks
 from secateur.data import Images, Inputs, Split
+from secateur.experiments.answers import describe_answers
+from secateur.experiments.workload import Evaluation
+from secateur.files import describe_inputs
 from secateur.job import Job
 from secateur.measure import Answers, answers_of_batches
+from secateur.results import ERROR, AnswersResult
+from secateur.train.task import Task
 
 _MOST_VALIDATION = 5000
 
@@ -20,22 +27,47 @@ _MOST_VALIDATION = 5000
 class JobImages:
     """The images that a job trains on, and those that it is evaluated on before the test."""
 
+    data: str
     training: Inputs
     validation: Inputs
+    task: ClassVar[Task] = Task()
+    measure: ClassVar[str] = ERROR
 
-    def answers(self, model: nn.Module) -> Answers:
-        """Return the answers of a network to the validation images."""
-        return answers_of_batches(model, self.validation.batches())
-
-    def error(self, model: nn.Module) -> float:
-        """Return the error of a network on the validation images, in percent."""
-        return self.answers(model).error
+    @property
+    def validation_samples(self) -> int:
+        """The number of validation images."""
+        return len(self.validation)
 
     @property
     def guessing_error(self) -> float:
         """The error of always answering with the most frequent class, in percent."""
         labels = self.validation.labels
         return 100 * (1 - torch.bincount(labels).max().item() / len(labels))
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """How pixels are scaled, and the names of the classes."""
+        return describe_inputs(self.training.scaling, self.data, self.training.images.classes)
+
+    @property
+    def sizes(self) -> Mapping[str, str]:
+        """The number of classes, the shape of an image, and how pixels are scaled."""
+        images = self.training.images
+        shape = " ".join(map(str, images.shape))
+        return {"classes": str(len(images.classes)), "input_shape": shape, **self.training.scaling.as_text()}
+
+    def evaluate(self, model: nn.Module) -> Evaluation:
+        """Return the answers of a network to the validation images, and its error in percent."""
+        answers = answers_of_batches(model, self.validation.batches())
+        return Evaluation(answers.error, answers)
+
+    def error(self, model: nn.Module) -> float:
+        """Return the error of a network on the validation images, in percent."""
+        return self.evaluate(model).error
+
+    def describe(self, answers: Answers, dense: Answers | None) -> AnswersResult:
+        """Return the answers class by class, and some of the images that are answered wrongly."""
+        return describe_answers(self.validation.images, answers, dense)
 
 
 def load_split(job: Job, split: Split, root: Path | None) -> Images:
@@ -50,4 +82,4 @@ def load_images(job: Job, root: Path | None) -> JobImages:
     train, validation = data.split_validation(everything, min(_MOST_VALIDATION, len(everything) // 5))
     scaling = data.Scaling.fit(train, job.inputs.scaling)
     training = Inputs.for_training(train, scaling, job.inputs.augment, job.inputs.input_dropout, seed=job.seed)
-    return JobImages(training, Inputs(validation, scaling))
+    return JobImages(job.data, training, Inputs(validation, scaling))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from secateur import networks
 from secateur.atomic import write_atomically
-from secateur.data import Images, Scaling
+from secateur.data import Scaling
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.pipeline import pipeline
 from secateur.job import Job
@@ -32,15 +32,9 @@ def build(job: Job, classes: int, input_shape: Shape) -> nn.Module:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]  # torch's stubs
 
 
-def save_model(path: Path, model: nn.Module, job: Job, scaling: Scaling, images: Images) -> None:
+def save_model(path: Path, model: nn.Module, job: Job, sizes: Mapping[str, str]) -> None:
     """Write a network's tensors and what is needed to run it; the same network gives the same bytes."""
-    header = {
-        "network": job.network,
-        "data": job.data,
-        "classes": str(len(images.classes)),
-        "input_shape": " ".join(map(str, images.shape)),
-        **scaling.as_text(),
-    }
+    header = {"network": job.network, "data": job.data, **sizes}
     state = {key: value.contiguous() for key, value in model.state_dict().items()}
     write_atomically(path, _with_sorted_header(safetensors.torch.save(state, metadata=header)))
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from secateur.experiments.directory import RunDirectory
-from secateur.experiments.images import JobImages
+from secateur.experiments.workload import Workload
 from secateur.functions.quantizer import Quantizer
 from secateur.functions.solved_threshold import solved_thresholds
 from secateur.functions.threshold import learned_thresholds
@@ -17,6 +17,7 @@ from secateur.quantize import coded_bits
 from secateur.results import StageResult
 from secateur.train.loop import fit
 from secateur.train.observers import LogLine, Observer
+from secateur.train.source import steps_of
 from secateur.train.stage import Stage
 from secateur.weights.reading import copied, settle_
 
@@ -49,24 +50,29 @@ def _cut_now(model: nn.Module) -> nn.Module:
 
 
 def train_stage(
-    stage: Stage, images: JobImages, directory: RunDirectory, seed: int, observer: Observer | None = None
+    stage: Stage, workload: Workload, directory: RunDirectory, seed: int, observer: Observer | None = None
 ) -> StageResult:
     """Train a stage, from its checkpoint if it has one, and return its cost and its errors."""
-    before = images.error(stage.model)
+
+    def error(model: nn.Module) -> float:
+        return workload.evaluate(model).error
+
+    before = error(stage.model)
     seconds = fit(
         stage,
-        images.training,
+        workload.training,
         seed=seed,
-        measure=lambda model: measure_progress(model, images.error),
+        measure=lambda model: measure_progress(model, error),
         journal=directory.journal(stage.name),
         observer=observer,
+        task=workload.task,
     )
     return StageResult(
         name=stage.name,
         epochs=stage.recipe.epochs,
-        steps=stage.recipe.steps(len(images.training)),
+        steps=stage.recipe.epochs * steps_of(workload.training, stage.recipe),
         seconds=seconds,
         error_before=before,
-        error=images.error(stage.model),
+        error=error(stage.model),
         kept=count(stage.model).prunable.kept,
     )

@@ -13,34 +13,23 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from secateur.train import checkpoint
 from secateur.train.journal import Journal
 from secateur.train.objective import parameter_groups
 from secateur.train.observers import LogLine, Observer, Silent
 from secateur.train.recipe import Recipe
+from secateur.train.source import Batches, Part, Source, steps_in, steps_of
 from secateur.train.stage import Stage
+from secateur.train.task import Task, moved
 from secateur.weights.function import after_step
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-
-class Source(Protocol):
-    """Where batches come from: indices in, inputs and labels out, all randomness from the generator."""
-
-    def __len__(self) -> int:
-        """Return the number of images in an epoch."""
-        ...
-
-    def batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return inputs and labels."""
-        ...
 
 
 def fit(
@@ -51,13 +40,15 @@ def fit(
     measure: Callable[[nn.Module], LogLine],
     journal: Journal,
     observer: Observer | None = None,
+    task: Task | None = None,
 ) -> float:
     """Train a stage's network in place, from its checkpoint if there is one, and return the seconds it took in all.
 
-    `measure` is called once per epoch, on the network as it then is, and its result goes into the log.
+    `measure` is called once per epoch, on the network as it then is, and its result goes into the log. `task` is the
+    loss of a batch, without it the cross-entropy of pairs of inputs and labels.
     """
     with _flushing_denormals():
-        training = _Training(stage, source, seed + 1000 * stage.order)
+        training = _Training(stage, source, task or Task(), seed + 1000 * stage.order)
         observer = observer or Silent()
         done, seconds, length = training.resume(journal)
         if training.is_main:
@@ -78,17 +69,19 @@ def fit(
 class _Training:
     """A stage under way: the prepared network, its optimizer, and the epochs over the images."""
 
-    def __init__(self, stage: Stage, source: Source, seed: int) -> None:
+    def __init__(self, stage: Stage, source: Source, task: Task, seed: int) -> None:
         _keep_freed_memory()
         recipe = stage.recipe
-        self.stage, self.source, self.seed = stage, source, seed
+        self.stage, self.source, self.task, self.seed = stage, source, task, seed
         groups = parameter_groups(
             stage.model, lr=recipe.lr, rho=stage.rho, lambda_wd=recipe.lambda_wd, decay_biases=recipe.decay_biases
         )
         self.accelerator = _accelerator(recipe)
         self.prepared, self.optimizer = self.accelerator.prepare(stage.model, _optimizer(recipe, groups))
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.steps = math.ceil(len(source) / recipe.batch_size)
+        if isinstance(source, Batches) and self.accelerator.num_processes > 1:
+            raise ValueError("a data loader serves one process: give several processes the data set itself")
+        self.steps = steps_of(source, recipe)
         self.is_main: bool = self.accelerator.is_main_process
 
     def resume(self, journal: Journal) -> tuple[int, float, int]:
@@ -105,19 +98,30 @@ class _Training:
     def epoch(self, epoch: int, observer: Observer) -> LogLine:
         """Go through all images once and return the beginning of the epoch's log line."""
         stage, recipe, total = self.stage, self.stage.recipe, self.stage.recipe.epochs * self.steps
-        generator = self._reseed(epoch)
         loss = torch.zeros((), dtype=torch.float64)
         terms: dict[str, Tensor | float] = {}
         self.prepared.train()
-        order = torch.randperm(len(self.source), generator=_generator(self.seed, stage.phase, epoch))
-        for step, indices in enumerate(order.split(recipe.batch_size)):
-            done = epoch * self.steps + step
+        steps = steps_in(
+            self.source,
+            recipe,
+            generator=self._reseed(epoch),
+            order=_generator(self.seed, stage.phase, epoch),
+            process=self.accelerator.process_index,
+            processes=self.accelerator.num_processes,
+        )
+        done = first = epoch * self.steps
+        for parts in steps:
             self._set_rates(done / total)
-            loss += self._step(indices, generator, terms)
+            loss += self._step(parts, terms)
+            done += 1
             if stage.between is not None:
-                stage.between(done + 1, total)
+                stage.between(done, total)
             if self.is_main:
-                observer.step(stage.name, done + 1, total)
+                observer.step(stage.name, done, total)
+        if done - first != self.steps:
+            raise ValueError(
+                f"epoch {epoch + 1} brought {done - first} steps instead of {self.steps}: data has changed"
+            )
         _refuse_divergence(stage, loss, epoch)
         decay = {"decay": _decay(self.optimizer.param_groups)}
         return {
@@ -130,23 +134,19 @@ class _Training:
             **({"target": dict(stage.target)} if stage.target else {}),
         }
 
-    def _step(self, indices: Tensor, generator: torch.Generator, terms: dict[str, Tensor | float]) -> Tensor:
+    def _step(self, parts: Iterator[Part], terms: dict[str, Tensor | float]) -> Tensor:
         """Take one step; add each term of its loss to `terms`, and return its share of the epoch's mean loss."""
         accelerator, recipe = self.accelerator, self.stage.recipe
-        mean, processes = torch.zeros((), dtype=torch.float64), accelerator.num_processes
-        for part in indices[accelerator.process_index :: processes].tensor_split(recipe.accumulate):
-            # Gradients are averaged over processes. One without images takes part with one that counts nothing.
-            share = len(part) * processes / len(indices)
-            inputs, labels = self.source.batch(part if len(part) else indices[:1], generator)
-            inputs, labels = _channels_last(inputs).to(accelerator.device), labels.to(accelerator.device)
+        mean = torch.zeros((), dtype=torch.float64)
+        for share, batch in parts:
             with accelerator.autocast():
-                loss = functional.cross_entropy(self.prepared(inputs), labels)
-            parts = {"task": loss}
+                loss = self.task(self.prepared, moved(batch, accelerator.device))
+            values = {"task": loss}
             for name, term in self.stage.terms.items():
-                parts[name] = term(self.stage.model)
-                loss = loss + parts[name]
+                values[name] = term(self.stage.model)
+                loss = loss + values[name]
             mean += loss.detach().cpu() * share / self.steps
-            for name, value in parts.items():
+            for name, value in values.items():
                 terms[name] = terms.get(name, 0.0) + value.detach() * share
             accelerator.backward(loss * share)
         if recipe.clip_norm is not None:
@@ -222,11 +222,6 @@ def _decay(groups: list[dict[str, Any]]) -> float:
 def rate_factor(schedule: str, progress: float) -> float:
     """Return the share of the learning rate that is left after this share of the steps."""
     return 0.5 * (1 + math.cos(math.pi * progress)) if schedule == "cosine" else 1.0
-
-
-def _channels_last(inputs: Tensor) -> Tensor:
-    """Return images with their channels last in memory, where convolutions take two thirds of the time (LeNet-5)."""
-    return inputs.to(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
 
 
 def _generator(seed: int, *place: object) -> torch.Generator:

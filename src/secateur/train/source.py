@@ -1,0 +1,94 @@
+"""Where the batches of training come from; an epoch that is repeated brings the same ones in the same order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from secateur.train.recipe import Recipe
+from secateur.train.task import Batch, samples_in
+
+Part: TypeAlias = tuple[float, Batch]  # a part of a step's samples, and what its mean loss counts
+
+
+class Samples(Protocol):
+    """Samples by their numbers: the loop draws their order."""
+
+    def __len__(self) -> int:
+        """Return the number of samples in an epoch."""
+        ...
+
+    def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
+        """Return the samples at `indices`, all randomness from the generator."""
+        ...
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """Batches that are put together elsewhere, such as by a data loader of the user."""
+
+    def __len__(self) -> int:
+        """Return the number of samples in an epoch."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """The number of batches in an epoch."""
+        ...
+
+    def epoch(self, seed: int) -> Iterator[Batch]:
+        """Yield the batches of an epoch; the same seed gives the same ones."""
+        ...
+
+
+Source: TypeAlias = Samples | Batches
+
+
+def steps_of(source: Source, recipe: Recipe) -> int:
+    """Return the number of optimizer steps in an epoch."""
+    if isinstance(source, Batches):
+        return math.ceil(source.number / recipe.accumulate)
+    return math.ceil(len(source) / recipe.batch_size)
+
+
+def steps_in(
+    source: Source,
+    recipe: Recipe,
+    *,
+    order: torch.Generator,
+    generator: torch.Generator,
+    process: int = 0,
+    processes: int = 1,
+) -> Iterator[Iterator[Part]]:
+    """Yield, for each step of an epoch, the parts of its samples that one of several processes takes.
+
+    Gradients are averaged over processes, so what the parts of a step count has a sum of 1 on average over them.
+    """
+    if isinstance(source, Batches):
+        yield from _groups(source, recipe.accumulate, order.initial_seed())
+        return
+
+    def parts(indices: Tensor) -> Iterator[Part]:
+        for part in indices[process::processes].tensor_split(recipe.accumulate):
+            # A process without samples takes part with one that counts nothing.
+            count = len(part) * processes / len(indices)
+            yield count, source.batch(part if len(part) else indices[:1], generator)
+
+    yield from map(parts, torch.randperm(len(source), generator=order).split(recipe.batch_size))
+
+
+def _groups(source: Batches, size: int, seed: int) -> Iterator[Iterator[Part]]:
+    """Yield the batches of an epoch in groups, each of which makes a step; samples count alike."""
+    batches = source.epoch(seed)
+    for first in batches:
+        if size == 1:
+            yield iter([(1.0, first)])
+            continue
+        group = list(chain([first], islice(batches, size - 1)))
+        samples = [samples_in(batch) for batch in group]
+        yield ((number / sum(samples), batch) for number, batch in zip(samples, group, strict=True))
