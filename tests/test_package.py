@@ -14,7 +14,7 @@ ROOT = Path(secateur.__file__).parent
 
 # A part may import itself and the parts of the lines above its own.
 LAYERS = (
-    ("native", "nearest", "atomic", "plain_data", "budget"),
+    ("native", "nearest", "atomic", "plain_data", "budget", "sentences"),
     ("table",),
     ("theta", "kmeans", "rate", "encode", "graph"),
     ("theta_autograd",),
@@ -29,6 +29,7 @@ LAYERS = (
     ("results", "literature"),
     ("experiments",),
     ("report",),
+    ("compress",),
     ("integrations",),
     ("cli",),
     ("__main__",),

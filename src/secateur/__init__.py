@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     __version__: str
 
     from secateur.budget import Budget
+    from secateur.compress import Compressed, compress
     from secateur.encode import FormatError, load_state
     from secateur.files import load, save
     from secateur.functions.threshold import LearnedThreshold, learned_thresholds
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Budget",
+    "Compressed",
     "FormatError",
     "InputConfig",
     "Job",
@@ -45,6 +47,7 @@ __all__ = [
     "build_sibling",
     "coded_bits",
     "compile_sparse",
+    "compress",
     "freeze",
     "hard_theta",
     "keep_zeros",
@@ -83,6 +86,7 @@ _HOMES = {
     "run": ("Plan", "compile_sparse", "load_sparse"),
     "methods": ("Method",),
     "job": ("InputConfig", "Job"),
+    "compress": ("Compressed", "compress"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -14,6 +14,8 @@ from secateur.nearest import require_choices
 from secateur.plain_data import from_plain, to_plain
 from secateur.train.recipe import Recipe
 
+GIVEN = "given"  # the preset of a run whose network and data are objects in Python: no command repeats it
+
 
 @dataclass(frozen=True, kw_only=True)
 class InputConfig:

@@ -14,9 +14,10 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, NamedTuple
 
-from secateur.cli.complaints import UsageError, complain, sentence, show_warning, usage
+from secateur.cli.complaints import UsageError, complain, show_warning, usage
 from secateur.cli.streams import write_what_the_terminal_can_show
 from secateur.nearest import require_one_of
+from secateur.sentences import sentence
 
 if TYPE_CHECKING:
     from secateur.cli.flags import Command

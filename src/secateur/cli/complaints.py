@@ -43,26 +43,6 @@ def usable_threads(threads: int | None) -> int | None:
     return available
 
 
-def sentence(error: Exception) -> str:
-    """Return an error as one line, with its type if its text was not written for users."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    text = str(error).strip().splitlines()
-    known = type(error).__name__ in (
-        "DataError",
-        "PlainDataError",
-        "RunError",
-        "CheckpointError",
-        "EngineError",
-        "ValueError",
-        "FormatError",
-        "FloatingPointError",
-        "ModuleNotFoundError",
-    )
-    first = text[0] if text else type(error).__name__
-    return first if known else f"{type(error).__name__}: {first}"
-
-
 def complain(said: str, code: int) -> int:
     """Print a sentence to stderr, and return the exit code."""
     print(f"secateur: {said}", file=sys.stderr)

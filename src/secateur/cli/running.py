@@ -12,10 +12,10 @@ from rich.console import Console
 from typing_extensions import Doc, override
 
 from secateur.cli.complaints import MOST_THREADS, complain, require_at_least, usable_threads, usage
-from secateur.cli.finish import leave_page
 from secateur.cli.flags import Command, Json, NewestOf, file_of, optional
 from secateur.experiments.directory import RunDirectory, newest_finished
 from secateur.nearest import require_one_of
+from secateur.report.finish import leave_page
 from secateur.report.terminal import say
 
 

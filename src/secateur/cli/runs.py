@@ -13,10 +13,10 @@ from rich.console import Console
 from typing_extensions import Doc, override
 
 from secateur.cli.complaints import require_at_least, usage
-from secateur.cli.finish import finish
 from secateur.cli.flags import Command, DataRoot, Json, NewestOf, optional
 from secateur.experiments.directory import RunDirectory, newest_begun, newest_finished
 from secateur.plain_data import to_plain
+from secateur.report.finish import finish
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,6 @@ from typing_extensions import Doc, Self, override
 from secateur import data, networks
 from secateur.budget import Budget
 from secateur.cli.complaints import MOST_THREADS, require_at_least, usable_threads, usage
-from secateur.cli.finish import finish, leave_speed
 from secateur.cli.flags import Command, DataRoot, Json, KeptIn, flags, named, optional, parse
 from secateur.encode.codecs import choose
 from secateur.experiments.directory import RunDirectory
@@ -30,6 +29,7 @@ from secateur.job import Coding, InputConfig, Job
 from secateur.methods import METHODS, FewValues, Method, first_methods, method_for
 from secateur.nearest import require_one_of
 from secateur.plain_data import to_plain
+from secateur.report.finish import finish, leave_speed
 from secateur.report.terminal import Watcher, say, summary_table
 from secateur.results import RunError
 from secateur.sibling import SiblingConfig, left_out, targets

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.presets import preset, run_name
-from secateur.job import Job
+from secateur.job import GIVEN, Job
 from secateur.plain_data import from_plain
 from secateur.results import RunError
 
@@ -79,7 +79,7 @@ def _alongside(job: Job, directory: RunDirectory) -> Reference | None:
 
 def trained_reference(job: Job, directory: RunDirectory) -> RunDirectory | None:
     """Return the finished dense run with the same recipe and seed in the same folder as a run."""
-    if job.is_dense:
+    if job.is_dense or job.preset == GIVEN:
         return None
     other = RunDirectory(directory.path.resolve().parent / run_name(job.reference()))
     try:

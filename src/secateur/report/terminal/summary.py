@@ -12,6 +12,7 @@ from rich.text import Text
 
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.reference import Reference, find_reference
+from secateur.job import GIVEN
 from secateur.report.forms import in_words
 from secateur.report.ratios import times
 from secateur.report.terminal.lines import say
@@ -45,7 +46,7 @@ def print_outcome(console: Console, directory: RunDirectory) -> None:
     if directory.page.exists():
         say(console, f"page: {directory.page}")
     say(console, f"file: {directory.file}")
-    if not directory.test.exists():
+    if not directory.test.exists() and directory.read_job().preset != GIVEN:
         say(console, f"next: {shlex.join(['secateur', 'evaluate', str(directory.path)])}")
 
 
@@ -86,7 +87,7 @@ def _print_table(console: Console, directory: RunDirectory) -> None:
     table = _table(
         f"{job.network} on {job.data}, {job.label}, seed {job.seed}",
         "network",
-        right=("weights", "bytes", *(f"{images} error %" for images in evaluations), "ms"),
+        right=("weights", "bytes", *(f"{images} {result.measure}" for images in evaluations), "ms"),
     )
     file = result.file
     floats, size = ("–", "–") if file is None else (f"{file.dense_bytes:,}", f"{file.bytes:,}")
@@ -129,6 +130,8 @@ def _note(result: RunResult, speed: SpeedResult | None, reference: Reference | N
         parts.append(f"{times(result.ratio)} fewer weights, {times(result.file.ratio)} fewer bytes.")
     if reference is not None:
         parts.append(f"Dense error: {reference.source}.")
+    elif result.job.preset == GIVEN:
+        parts.append("The network was not trained when it was given: there is no dense error.")
     elif not result.job.is_dense:
         parts.append("No dense network of this recipe is known: --reference train trains one.")
     if speed is None:

@@ -1,13 +1,14 @@
-"""The end of every command that finishes a run: speeds, the page, and one table on the terminal."""
+"""The end of every finished run: speeds, the page, and one table on the terminal."""
 
 from __future__ import annotations
 
 from rich.console import Console
 
-from secateur.cli.complaints import sentence
 from secateur.experiments.directory import RunDirectory
+from secateur.experiments.subject import Subject, subject, write_speed
 from secateur.report.terminal import print_layers, print_outcome, say
 from secateur.results import RunError
+from secateur.sentences import sentence
 
 _REPEATS = 20  # turns of a first measurement; `secateur bench` takes more
 
@@ -32,14 +33,13 @@ def leave_page(console: Console, directory: RunDirectory) -> None:
         say(console, f"No page was written ({sentence(error)}); later: secateur report {directory.path}")
 
 
-def leave_speed(console: Console, directory: RunDirectory) -> None:
+def leave_speed(console: Console, directory: RunDirectory, what: Subject | None = None) -> None:
     """Time a finished run's network, sparse and dense, unless it was timed before."""
     if directory.speed.exists():
         return
-    from secateur.experiments.subject import subject, write_speed
     from secateur.run.bench import bench
 
-    what = subject(str(directory.path))
+    what = what or subject(str(directory.path))
     try:
         found = bench(
             what.model, what.sample_shape, network=what.network, batches=(1,), repeats=_REPEATS, engines=("eager",)
