@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     __version__: str
 
     from secateur.budget import Budget
-    from secateur.compress import Compressed, compress
+    from secateur.compress import compress
     from secateur.encode import FormatError, load_state
     from secateur.files import load, save
     from secateur.functions.threshold import LearnedThreshold, learned_thresholds
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Budget",
-    "Compressed",
     "FormatError",
     "InputConfig",
     "Job",
@@ -86,7 +85,7 @@ _HOMES = {
     "run": ("Plan", "compile_sparse", "load_sparse"),
     "methods": ("Method",),
     "job": ("InputConfig", "Job"),
-    "compress": ("Compressed", "compress"),
+    "compress": ("compress",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -8,10 +8,9 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from rich.console import Console
 from torch import Tensor, nn
 
 from secateur.budget import Budget
@@ -23,13 +22,14 @@ from secateur.experiments.subject import Subject
 from secateur.files import GivenArchitecture, load
 from secateur.job import GIVEN, Job
 from secateur.methods import FewValues, Method, method_for
-from secateur.report.finish import finish, leave_page, leave_speed
-from secateur.report.terminal import Watcher, say
 from secateur.results import EvaluationResult, RunResult, write
 from secateur.train.processes import is_main_process
 from secateur.train.recipe import Recipe
 from secateur.train.task import Loss, Task
 from secateur.weights.reading import copied
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _RECIPE = Recipe(epochs=10, optimizer="adam", lr=1e-3, schedule="cosine")
 _NO_BETTER = 0.9  # of the error of guessing: a network above that was not trained
@@ -107,6 +107,10 @@ def compress(
     The run is left in `directory`; `resume=True` continues one that was killed. The network that is returned is in
     evaluation mode.
     """
+    from rich.console import Console  # what shows progress is not imported with the package
+
+    from secateur.report.terminal import Watcher, say
+
     task = Task(loss, None if teacher is None else _frozen(teacher))
     data = given_data(model, train, validation, task=task, error=error)
     job = _job(model, data, budget, recipe or _RECIPE, epochs, method, quantize, seed)
@@ -205,6 +209,8 @@ def _test(place: RunDirectory, dense: nn.Module | None, model: nn.Module, data: 
 
 def _finish(console: Console, place: RunDirectory, model: nn.Module, data: GivenData) -> None:
     """Time the network if its input is one tensor of floats, write the page, and print the results."""
+    from secateur.report.finish import finish, leave_page, leave_speed
+
     inputs = first_inputs(data.validation, 1)
     if inputs is not None and len(inputs) == 1 and inputs[0].is_floating_point():
         shape = tuple(inputs[0].shape[1:])
