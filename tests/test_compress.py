@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 
 import pytest
 import torch
@@ -28,13 +27,6 @@ def points(number, seed):
     return CENTRES[labels] + torch.randn(number, 6, generator=generator), labels
 
 
-@pytest.fixture(autouse=True)
-def without_page_and_speed(request, monkeypatch):
-    """These take longer than the rest of a run; the run of the fixture `result` has both."""
-    if "result" not in request.fixturenames:
-        monkeypatch.setattr(sys.modules[importable.__module__], "_finish", lambda *_: None)
-
-
 TRAIN, VALIDATION = TensorDataset(*points(96, 0)), TensorDataset(*points(48, 1))
 
 
@@ -56,13 +48,13 @@ def trained():
 
 
 def compressed(model, directory, train=TRAIN, validation=VALIDATION, **settings):
-    defaults = {"budget": HALF, "epochs": 2, "progress": False}
+    defaults = {"budget": HALF, "epochs": 2, "progress": False, "page": False}
     return secateur.compress(model, train, validation, directory=directory, **(defaults | settings))
 
 
 @pytest.fixture(scope="module")
 def result(trained, tmp_path_factory):
-    return compressed(trained, tmp_path_factory.mktemp("compress") / "run", test=VALIDATION)
+    return compressed(trained, tmp_path_factory.mktemp("compress") / "run", test=VALIDATION, page=True)
 
 
 # What comes back

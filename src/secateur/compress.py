@@ -88,6 +88,7 @@ def compress(
     seed: int = 0,
     resume: bool = False,
     progress: bool = True,
+    page: bool = True,
 ) -> Compressed:
     """Prune a network to a budget while it trains, quantise what is left, and write it to one small file.
 
@@ -104,12 +105,12 @@ def compress(
     without it the file records the class of the model if that can be imported and built without arguments or from a
     configuration.
 
-    The run is left in `directory`; `resume=True` continues one that was killed. The network that is returned is in
-    evaluation mode.
+    The run is left in `directory`, with a `page` about it and the speed of the network unless that is False;
+    `resume=True` continues one that was killed. The network that is returned is in evaluation mode.
     """
     from rich.console import Console  # what shows progress is not imported with the package
 
-    from secateur.report.terminal import Watcher, say
+    from secateur.report.terminal import Watcher, print_outcome, say
 
     task = Task(loss, None if teacher is None else _frozen(teacher))
     data = given_data(model, train, validation, task=task, error=error)
@@ -129,7 +130,10 @@ def compress(
     if is_main_process():
         if test is not None:
             _test(place, model if is_trained else None, finished, data, test)
-        _finish(console, place, finished, data)
+        if page:
+            _leave_page(console, place, finished, data)
+        if progress:
+            print_outcome(console, place)
         if described is None:
             say(console, f"the file does not say how to build the network: secateur.load({str(place.file)!r}, model)")
     return Compressed(finished, place.file, place.read_result())
@@ -207,15 +211,12 @@ def _test(place: RunDirectory, dense: nn.Module | None, model: nn.Module, data: 
     write(place.test, EvaluationResult(errors=errors, images=unseen.validation_samples))
 
 
-def _finish(console: Console, place: RunDirectory, model: nn.Module, data: GivenData) -> None:
-    """Time the network if its input is one tensor of floats, write the page, and print the results."""
-    from secateur.report.finish import finish, leave_page, leave_speed
+def _leave_page(console: Console, place: RunDirectory, model: nn.Module, data: GivenData) -> None:
+    """Write the page, with the speed of the network if its input is one tensor of floats."""
+    from secateur.report.finish import leave_page, leave_speed
 
     inputs = first_inputs(data.validation, 1)
     if inputs is not None and len(inputs) == 1 and inputs[0].is_floating_point():
         shape = tuple(inputs[0].shape[1:])
         leave_speed(console, place, Subject(str(place.path), type(model).__name__, model.cpu(), shape))
-    if console.quiet:
-        leave_page(console, place)
-    else:
-        finish(console, place)
+    leave_page(console, place)
