@@ -2,7 +2,7 @@
 
 The layer reads θ̄(w; t), and the gradients by w and by t are those of the paper's θ. What is trained is what is kept,
 and a weight below t can come back. In the last part of a training the choice is fixed, and the weights that are kept
-may take any value, below t too. `secateur.Pruner` sets t; formulas are at the head of `secateur.pruner`.
+may take any value, below t too. `secateur.Pruner` sets t; formulas are at the head of `secateur.pruner.controller`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Learned thresholds with a budget: the user says how small, and λ_t, ρ and the thresholds follow.
 
 Manessi et al. 2018 with its loss turned round; the form, its formulas and why it needs no constants are at the head of
-`secateur.pruner`. The last part of the epochs trains what is left with its zeros kept and the learning rate started
-anew: on LeNet-300-100 at 110× and 190× that took about an eighth and a fifth off the validation error (one seed each).
+`secateur.pruner.controller`. The last part of the epochs trains what is left with its zeros kept and the learning rate
+started anew: on LeNet-300-100 at 110× and 190× that took about an eighth and a fifth off the validation error (one seed
+each).
 """
 
 from __future__ import annotations

@@ -28,9 +28,6 @@ and every length is in units of u or t.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -38,10 +35,11 @@ from torch import Tensor, nn
 
 from secateur.budget import Budget
 from secateur.functions.solved_threshold import SolvedThreshold
-from secateur.quantize import tensor_bits
+from secateur.pruner.goals import Goal, Ratio, Size, final_ratio
+from secateur.pruner.pruned import SAMPLE, Pruned
 from secateur.sibling import Granularity, LayerRules, SiblingConfig, chosen_tensors, threshold_shape
 from secateur.weights.reading import attach
-from secateur.weights.tensors import NetworkTensor, tensors
+from secateur.weights.tensors import tensors
 
 RAMP = 0.5  # share of the training after which no further weight is cut
 _FIXED = 0.6  # share of the training after which weights do not change places any more
@@ -49,8 +47,8 @@ _LARGEST_INTERVAL, _UPDATES = 50, 100  # steps between two updates at most, and 
 # r moves by _TRAVEL/√updates at an update: noise takes it about _TRAVEL far in all, a steady gradient √updates as far.
 _TRAVEL = 0.5
 _NEXT_TO_NOTHING = 1e-3  # of the largest gradient by r: a smaller one moves its r in proportion, not at full speed
-# Until weights are fixed, s is solved on a sample of this many weights, or of as many as are kept in it; then on all.
-_SAMPLE, _KEPT_SAMPLE = 1 << 19, 1 << 13
+# Until weights are fixed, s is solved on a sample, of `SAMPLE` weights or of as many as keep this number; then on all.
+_KEPT_SAMPLE = 1 << 13
 _MEAN, _MEAN_SQUARE, _SLOW = 0.8, 0.98, 0.8  # what the running means keep at an update
 
 
@@ -88,7 +86,7 @@ class Pruner:
         if not any(tensor.has(SolvedThreshold) for tensor in tensors(model)):
             _attach(model, SiblingConfig(granularity=granularity), layers or {})
         self._pruned = [
-            _Pruned(tensor, tensor.stored, function)
+            Pruned(tensor, tensor.stored, function)
             for tensor in tensors(model)
             if (function := tensor.function(SolvedThreshold)) is not None
         ]
@@ -114,11 +112,11 @@ class Pruner:
                 "or let secateur train the network (--error-increase)"
             )
         self.budget = budget
-        self._goal: _Goal
+        self._goal: Goal
         if budget.bytes is None:
-            self._goal = _Ratio(final_ratio(budget, [each.weight.numel() for each in self._pruned]))
+            self._goal = Ratio(final_ratio(budget, [each.weight.numel() for each in self._pruned]))
         else:
-            self._goal = _Size(budget.bytes, self._others)
+            self._goal = Size(budget.bytes, self._others)
 
     def step(self) -> None:
         """Take the gradients of the thresholds, before they are set to zero, and move the thresholds."""
@@ -220,7 +218,7 @@ class Pruner:
 
     def _solve(self, wanted: float) -> None:
         """Set all thresholds to one scale s, so that about `wanted` weights are kept."""
-        stride = max(math.ceil(self.weights / _SAMPLE), int(wanted / _KEPT_SAMPLE))
+        stride = max(math.ceil(self.weights / SAMPLE), int(wanted / _KEPT_SAMPLE))
         sizes = self._sizes(stride)
         scale = _largest(torch.cat(sizes), _whole(wanted / stride), self._pruned[0].scale)
         for each, size in zip(self._pruned, sizes, strict=True):
@@ -249,24 +247,6 @@ class Pruner:
         return sizes
 
 
-def final_ratio(budget: Budget, sizes: Sequence[int]) -> float:
-    """Return all weights ÷ weights kept in the end; raise a ValueError if layers of these sizes need more."""
-    ratio, total, least = budget.final_ratio, sum(sizes), sum(map(_least, sizes))
-    if ratio is None:
-        raise ValueError(f"a pruner needs a number of weights or of bytes to go to, got {budget}")
-    if total / ratio < least:
-        raise ValueError(
-            f"{budget} would keep {total / ratio:.3g} of {total:,} weights: layers need at least the cube root of "
-            f"their weights, {least:,} in all, so {total / least:.4g}× is the most"
-        )
-    return ratio
-
-
-def _least(weights: int) -> int:
-    """Return how many weights a layer keeps in any case: an empty one would pass nothing on, and never recover."""
-    return math.ceil(math.pow(weights, 1 / 3))
-
-
 def _whole(number: float) -> int:
     """Return a number of weights, at least 1, and never more than a budget allows."""
     return max(1, math.floor(number * (1 + 1e-12)))
@@ -280,130 +260,6 @@ def _largest(values: Tensor, number: int, guess: Tensor) -> Tensor:
     if values.is_cpu:  # NumPy takes half as long as torch
         return torch.from_numpy(np.partition(values.numpy(), place))[place]
     return values.kthvalue(place + 1).values
-
-
-@dataclass(frozen=True)
-class _Pruned:
-    """A tensor, its stored weight and its threshold."""
-
-    tensor: NetworkTensor
-    weight: Tensor
-    function: SolvedThreshold
-
-    @property
-    def name(self) -> str:
-        return self.tensor.name
-
-    @property
-    def kept(self) -> int:
-        """How many weights would be kept now."""
-        return int(self.function.kept(self.weight).sum())
-
-    @property
-    def least(self) -> int:
-        """How many weights the layer keeps in any case."""
-        return _least(self.weight.numel())
-
-    @property
-    def unit(self) -> Tensor:
-        """u·exp(r), in which s is counted; never zero."""
-        function = self.function
-        return function.unit.clamp(min=torch.finfo(function.unit.dtype).tiny) * function.relative.exp()
-
-    @property
-    def scale(self) -> Tensor:
-        """s, as far as the thresholds that were set last tell."""
-        return (self.function.solved / self.unit).mean()
-
-    def relative_sizes(self, stride: int = 1) -> Tensor:
-        """Return |w| / (u·exp(r)), which is compared with s, for one weight in `stride`, flat."""
-        weight, unit = self.weight.detach(), self.unit
-        if stride > 1:
-            weight, unit = (each.flatten()[::stride] for each in torch.broadcast_tensors(weight, unit))
-        return (weight.abs().to(unit.dtype) / unit).flatten()
-
-    def with_least(self, sizes: Tensor) -> Tensor:
-        """Return the flat sizes with those of the weights that are kept in any case set to infinity."""
-        return sizes.scatter(0, sizes.topk(self.least).indices, torch.inf)
-
-    def set_threshold(self, scale: Tensor) -> None:
-        """Set t = s·u·exp(r)."""
-        self._set(scale * self.function.unit * self.function.relative.exp())
-
-    def lower_threshold(self) -> None:
-        """Set t to the smallest of the weights that the layer keeps in any case."""
-        self._set_to_smallest_of(self.with_least(self.relative_sizes()).isinf().view(self.weight.shape))
-
-    def set_to_smallest(self) -> None:
-        """Set t to the smallest weight that is not zero."""
-        self._set_to_smallest_of(self.weight.detach() != 0)
-
-    def _set_to_smallest_of(self, chosen: Tensor) -> None:
-        solved = self.function.solved
-        size = torch.where(chosen, self.weight.detach().abs().to(solved.dtype), torch.inf)
-        shared = [dim for dim, length in enumerate(solved.shape) if length == 1]
-        smallest = size.amin(shared, keepdim=True) if shared else size
-        self._set(torch.where(smallest.isfinite(), smallest, solved))
-
-    def _set(self, threshold: Tensor) -> None:
-        self.function.solved.copy_(threshold)
-        self.function.threshold.copy_(threshold)
-
-    def norm_slope(self) -> Tensor:
-        """Return ∂‖θ‖₁/∂t, of a sample of a large layer."""
-        weight = self.weight.detach()
-        if self.function.threshold.numel() > 1:
-            return self.function.norm_slope(weight)
-        stride = math.ceil(weight.numel() / _SAMPLE)
-        sample = weight.flatten()[::stride].contiguous().view((-1,) + (1,) * (weight.dim() - 1))
-        return self.function.norm_slope(sample) * stride
-
-
-class _Goal(Protocol):
-    """What the budget is about: how many weights it leaves in the end, and what each of a layer's weights costs."""
-
-    def ratio(self, pruned: list[_Pruned]) -> float:
-        """Return all weights ÷ weights kept in the end, as far as that is known now."""
-        ...
-
-    def prices(self, pruned: list[_Pruned]) -> list[float]:
-        """Return β, the price of a weight, for every layer."""
-        ...
-
-
-@dataclass(frozen=True)
-class _Ratio:
-    """A ratio that is given: all weights cost the same."""
-
-    final: float
-
-    def ratio(self, pruned: list[_Pruned]) -> float:
-        return self.final
-
-    def prices(self, pruned: list[_Pruned]) -> list[float]:
-        return [1.0] * len(pruned)
-
-
-class _Size:
-    """A number of bytes: a weight costs the bits that it takes in its layer."""
-
-    def __init__(self, size: int, others: list[NetworkTensor]) -> None:
-        self.bits, self.others = 8 * size, others
-
-    def ratio(self, pruned: list[_Pruned]) -> float:
-        others = sum(float(tensor_bits(tensor)) for tensor in self.others)
-        if others >= self.bits:
-            raise ValueError(
-                f"{self.bits // 8:,} bytes are less than the {others / 8:,.0f} that biases and other tensors take that "
-                "are not pruned"
-            )
-        kept, total = sum(each.kept for each in pruned), sum(each.weight.numel() for each in pruned)
-        bits = sum(float(tensor_bits(each.tensor)) for each in pruned) / max(kept, 1)
-        final = (self.bits / float(pruned[0].function.calibration) - others) / bits
-        return total / min(max(final, sum(each.least for each in pruned)), total)
-
-    def prices(self, pruned: list[_Pruned]) -> list[float]:
-        return [float(tensor_bits(each.tensor)) / max(each.kept, 1) for each in pruned]
 
 
 def _attach(model: nn.Module, config: SiblingConfig, layers: LayerRules) -> None:
