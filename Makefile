@@ -27,7 +27,7 @@ lint: $(DEVELOPING)
 # Lightning and Transformers in an environment of their own, on top of $(VENV): the callbacks, their page and examples.
 frameworks: $(FRAMEWORKS)/.installed
 	$(FRAMEWORKS)/bin/python -m pytest tests/integrations tests/test_examples.py
-	$(FRAMEWORKS)/bin/python -m pytest tests/test_docs.py -k frameworks
+	$(FRAMEWORKS)/bin/python -m pytest tests/test_docs.py -k "frameworks or transformers"
 
 $(FRAMEWORKS)/.installed: $(DEVELOPING)
 	@echo "Installing Lightning and Transformers into $(FRAMEWORKS) …"

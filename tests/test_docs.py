@@ -26,7 +26,8 @@ lines = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(lines)
 
 
-NEEDS = {"frameworks.md": ("lightning", "transformers"), "deploy.md": ("onnx", "onnxscript", "onnxruntime")}
+ONNX = ("onnx", "onnxscript", "onnxruntime")
+NEEDS = {"frameworks.md": ("lightning", "transformers"), "transformers.md": ("transformers", *ONNX), "deploy.md": ONNX}
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # Lightning's, of torch
@@ -51,7 +52,7 @@ def flags_of(command):
 
 
 def test_the_tour_the_questions_and_the_paper_have_python_to_run():
-    assert all(PYTHON[name] for name in ("tour.md", "faq.md", "paper.md", "budget.md", "method.md", *NEEDS))
+    assert all(PYTHON[name] for name in ("tour.md", "faq.md", "paper.md", "budget.md", "own.md", "method.md", *NEEDS))
 
 
 @pytest.mark.parametrize("name", PAGES)

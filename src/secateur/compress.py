@@ -22,7 +22,7 @@ from secateur.experiments.subject import Subject
 from secateur.files import GivenArchitecture, load
 from secateur.job import GIVEN, Job
 from secateur.methods import FewValues, Method, method_for
-from secateur.results import EvaluationResult, RunResult, write
+from secateur.results import ERROR, EvaluationResult, RunResult, write
 from secateur.train.processes import is_main_process
 from secateur.train.recipe import Recipe
 from secateur.train.task import Loss, Task
@@ -65,7 +65,8 @@ class Compressed:
         return self.result.errors.get(DENSE, math.nan)
 
     def __str__(self) -> str:
-        measured = f"validation {self.result.measure} {self.dense_error:.2f} → {self.error:.2f}"
+        digits = ".2f" if self.result.measure == ERROR else ".4g"
+        measured = f"validation {self.result.measure} {self.dense_error:{digits}} → {self.error:{digits}}"
         return f"{self.ratio:.1f}× fewer weights, {self.bytes:,} bytes, {measured}: {self.path}"
 
 
