@@ -56,6 +56,7 @@ def sentence(error: Exception) -> str:
         "EngineError",
         "ValueError",
         "FormatError",
+        "NetworkError",
         "FloatingPointError",
         "ModuleNotFoundError",
     )

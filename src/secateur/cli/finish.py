@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rich.console import Console
 
 from secateur.cli.complaints import sentence
@@ -32,14 +34,14 @@ def leave_page(console: Console, directory: RunDirectory) -> None:
         say(console, f"No page was written ({sentence(error)}); later: secateur report {directory.path}")
 
 
-def leave_speed(console: Console, directory: RunDirectory) -> None:
+def leave_speed(console: Console, directory: RunDirectory, *, trust: Collection[str] = ()) -> None:
     """Time a finished run's network, sparse and dense, unless it was timed before."""
     if directory.speed.exists():
         return
     from secateur.experiments.subject import subject, write_speed
     from secateur.run.bench import bench
 
-    what = subject(str(directory.path))
+    what = subject(str(directory.path), trust=trust)
     try:
         found = bench(
             what.model, what.sample_shape, network=what.network, batches=(1,), repeats=_REPEATS, engines=("eager",)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from secateur import data, networks
+from secateur import data
 from secateur.data import Images, Inputs, Split
+from secateur.experiments.input_shape import find_input_shape
 from secateur.job import Job
 from secateur.measure import Answers, answers_of_batches
+from secateur.networks import Shape
 
 _MOST_VALIDATION = 5000
 
@@ -38,15 +41,14 @@ class JobImages:
         return 100 * (1 - torch.bincount(labels).max().item() / len(labels))
 
 
-def load_split(job: Job, split: Split, root: Path | None) -> Images:
-    """Return one part of a job's data set; pictures of a folder get the network's usual size."""
-    is_named = job.data in data.DATA_SETS
-    return data.load(job.data, split, root, None if is_named else networks.NETWORKS.find(job.network).input_shape)
+def load_split(job: Job, split: Split, root: Path | None, input_shape: Shape | None) -> Images:
+    """Return one part of a job's data set; pictures of a folder are resized to the input shape."""
+    return data.load(job.data, split, root, input_shape)
 
 
-def load_images(job: Job, root: Path | None) -> JobImages:
+def load_images(job: Job, root: Path | None, trust: Collection[str] = ()) -> JobImages:
     """Return the training images of a job's data set, split into training and validation images."""
-    everything = load_split(job, "train", root)
+    everything = load_split(job, "train", root, find_input_shape(job, trust))
     train, validation = data.split_validation(everything, min(_MOST_VALIDATION, len(everything) // 5))
     scaling = data.Scaling.fit(train, job.inputs.scaling)
     training = Inputs.for_training(train, scaling, job.inputs.augment, job.inputs.input_dropout, seed=job.seed)

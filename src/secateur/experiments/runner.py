@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
+from secateur import networks
 from secateur.atomic import write_atomically
 from secateur.encode.container import open_archive
 from secateur.experiments.answers import describe_answers
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.images import JobImages, load_images
-from secateur.experiments.models import build, load_model, save_model
+from secateur.experiments.models import architecture, build, load_model, save_model
 from secateur.experiments.pipeline import pipeline
 from secateur.experiments.presets import run_name
 from secateur.experiments.reference import trained_reference
@@ -40,10 +42,12 @@ def run(
     data_root: Path | None = None,
     resume: bool = False,
     observer: Observer | None = None,
+    trust: Collection[str] = (),
 ) -> RunDirectory:
     """Carry out a job in a directory of its own below `root`; a finished run is returned as it is.
 
-    Reads training files only: the test set is for `evaluate`.
+    Reads training files only: the test set is for `evaluate`. A network that is not ours is imported if `trust` has the
+    name of its module.
     """
     directory = RunDirectory(root / run_name(job))
     join_processes()
@@ -51,9 +55,10 @@ def run(
     wait_for_all()  # before the first process writes: all of them must have seen the same files
     if is_finished:
         return directory
-    images = load_images(job, data_root)
+    images = load_images(job, data_root, trust)
     seen = images.training.images
-    model = build(job, len(seen.classes), seen.shape)
+    model = build(job, len(seen.classes), seen.shape, trust)
+    named = architecture(job, len(seen.classes), seen.shape, trust)
     _begin(directory, job)
     method = job.methods[0]
     if observer is not None and isinstance(method, Cautious) and not directory.has_started:
@@ -75,7 +80,8 @@ def run(
     header = _header(directory, images)
 
     def file_size(network: nn.Module) -> int:
-        return len(encoded(network, codec=job.coding.codec, metadata=header, sort_units=job.coding.sort_units))
+        codec, sort_units = job.coding.codec, job.coding.sort_units
+        return len(encoded(network, codec=codec, metadata=header, architecture=named, sort_units=sort_units))
 
     aids = Aids(file_size=file_size, error=images.error, note=(observer or Silent()).note)
     for form, network in pipeline(job, model, train, aids):
@@ -84,9 +90,9 @@ def run(
     _refuse_guessing(directory, errors, images, stages)
     if is_main_process():
         save_model(directory.model, finished, job, images.training.scaling, seen)
-        file, answers[FILE] = _write_file(directory, job, finished, images, errors)
+        file, answers[FILE] = _write_file(directory, job, finished, images, errors, named, trust)
         errors[FILE] = answers[FILE].error
-        dense = None if job.is_dense else answers.get("dense") or _reference_answers(job, directory, images)
+        dense = None if job.is_dense else answers.get("dense") or _reference_answers(job, directory, images, trust)
         write(directory.answers, describe_answers(images.validation.images, answers[FILE], dense))
         with open_archive(directory.file) as archive:
             sizes = {record.name: record.length for record in archive.records}
@@ -136,28 +142,43 @@ def _refuse_guessing(
 
 
 def _write_file(
-    directory: RunDirectory, job: Job, model: nn.Module, images: JobImages, errors: dict[str, float]
+    directory: RunDirectory,
+    job: Job,
+    model: nn.Module,
+    images: JobImages,
+    errors: dict[str, float],
+    named: tuple[str, dict[str, Any]] | None,
+    trust: Collection[str],
 ) -> tuple[FileResult, Answers]:
     """Write the .cut file of a finished network; return its size, and the answers of the network read back from it."""
     header, coding = _header(directory, images, last(errors)), job.coding
-    size = save(model, directory.file, codec=coding.codec, metadata=header, sort_units=coding.sort_units)
+    size = save(
+        model,
+        directory.file,
+        codec=coding.codec,
+        metadata=header,
+        architecture=named,
+        sort_units=coding.sort_units,
+    )
     result = FileResult(bytes=size, dense_bytes=4 * count(model).whole.weights)
-    return result, images.answers(load(directory.file))
+    return result, images.answers(load(directory.file, trust=trust))
 
 
-def _reference_answers(job: Job, directory: RunDirectory, images: JobImages) -> Answers | None:
+def _reference_answers(job: Job, directory: RunDirectory, images: JobImages, trust: Collection[str]) -> Answers | None:
     """Return the answers of the dense network that was trained alongside; None if there is none to read."""
     other = trained_reference(job, directory)
     try:
-        return None if other is None else images.answers(load_model(other.model)[0])
+        return None if other is None else images.answers(load_model(other.model, trust)[0])
     except RunError:
         return None
 
 
 def _header(directory: RunDirectory, images: JobImages, error: float = 10.0) -> dict[str, str]:
     """Return what the file says about its network; the default error is a placeholder of the usual length."""
+    job, seen = directory.read_job(), images.training.images
+    shape = seen.shape if networks.is_import_path(job.network) else None
     return {
-        **describe_inputs(images.training.scaling, directory.read_job().data, images.training.images.classes),
+        **describe_inputs(images.training.scaling, job.data, seen.classes, shape),
         "run": directory.path.name,
         "validation error %": f"{error:.2f}",
         "secateur": versions()["secateur"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.text import Text
 
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.reference import Reference, find_reference
+from secateur.report.commands import evaluation
 from secateur.report.forms import in_words
 from secateur.report.ratios import times
 from secateur.report.terminal.lines import say
@@ -46,7 +46,7 @@ def print_outcome(console: Console, directory: RunDirectory) -> None:
         say(console, f"page: {directory.page}")
     say(console, f"file: {directory.file}")
     if not directory.test.exists():
-        say(console, f"next: {shlex.join(['secateur', 'evaluate', str(directory.path)])}")
+        say(console, f"next: {evaluation(directory.path, directory.read_job().network)}")
 
 
 def print_layers(console: Console, directory: RunDirectory) -> None:
