@@ -220,9 +220,9 @@ def test_a_lost_rho_is_mentioned_where_a_layer_would_be_emptied():
 def test_a_model_with_a_configuration_is_built_again_from_its_file(tmp_path):
     path, model, x = tmp_path / "model.cut", Configured(Config(width=3)), torch.randn(5, 3)
     secateur.save(model, path, architecture=model.config)
-    with pytest.raises(ValueError, match="import_class=True"):
+    with pytest.raises(ValueError, match="nothing was imported"):
         secateur.load(path)
-    assert torch.equal(secateur.load(path, import_class=True)(x), model(x))
+    assert torch.equal(secateur.load(path, trust=["foreign_layers"])(x), model(x))
 
 
 @pytest.mark.parametrize("recorded", [3, ["os:system", {}], ["nothing", {}], ["os.path:join", {"a": "b"}]])
@@ -230,7 +230,7 @@ def test_a_file_with_a_configuration_that_is_none_is_refused(recorded, tmp_path)
     path = tmp_path / "model.cut"
     secateur.save(Configured(Config()), path, architecture=("foreign_layers:Configured", {"__config__": recorded}))
     with pytest.raises(ValueError, match="names a configuration that is none"):
-        secateur.load(path, import_class=True)
+        secateur.load(path, trust=["foreign_layers", "os"])
 
 
 def test_an_architecture_of_another_type_is_refused(tmp_path):

@@ -104,6 +104,7 @@ def test_every_preset_knows_how_to_write_a_file():
     codings = {name: settings(name, "lenet-300-100") for name in preset_names()}
     for name in ("paper", "han2015"):
         assert codings.pop(name).coding == Coding(codec="huffman", sort_units=False)
+    assert codings.pop("general").coding == Coding()
     assert all(each.coding == Coding() and each.few_values.bias_levels for each in codings.values())
 
 

@@ -6,9 +6,8 @@ file names, how that is built again, and how its inputs are scaled.
 
 from __future__ import annotations
 
-import importlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
@@ -24,12 +23,14 @@ from secateur.encode.container import MAX_BYTES
 from secateur.encode.filling import fill, require_match
 from secateur.encode.negative_zeros import warn_of_negative_zeros
 from secateur.graph.hidden_units import with_sorted_units
+from secateur.networks import NetworkError, Shape, imported
+from secateur.networks.seeding import seeded
 from secateur.weights.tensors import tensors
 
 if TYPE_CHECKING:
     from secateur.data import Scaling
 
-# The one class path that is trusted without `import_class`: a network of ours with other numbers of classes or another
+# The one import path that needs no trust: a network of ours with other numbers of classes or another
 # input size than its published ones. Its arguments are {"name": …, "classes": …, "input_shape": […]}.
 OUR_BUILDER = "secateur.networks:build"
 _SIZE = ("classes", "input_shape")
@@ -62,7 +63,7 @@ def save(
 
     `codec` is "smallest", which tries all and keeps the smallest for each tensor, or the name of one. `architecture`
     lets `load` build the model again: the name of one of our networks, which is recognised by itself,
-    ("package.module:Class", keyword arguments), or a configuration with `to_dict` that the model's class takes, as
+    ("package.module:callable", keyword arguments), or a configuration with `to_dict` that the model's class takes, as
     those of Hugging Face (`architecture=model.config`). `metadata` maps text to text. `sort_units` reorders hidden
     units to make the file smaller: rows and columns move, but the network computes the same function.
     """
@@ -98,19 +99,20 @@ def load(
     model: nn.Module | None = None,
     *,
     max_bytes: int = MAX_BYTES,
-    import_class: bool = False,
+    trust: Collection[str] = (),
 ) -> nn.Module:
     """Read a model from a .cut file: into `model`, or else into a new one of the architecture that the file names.
 
     All or nothing: names, shapes, dtypes, every stream and memory that tensors of `model` share are checked before one
-    parameter changes. A new network gets the dtypes of the file. A class that is not ours is imported,
-    which runs its module, only if `import_class` says so. `max_bytes` limits the memory that the tensors may take.
+    parameter changes. A new network gets the dtypes of the file. A network that is not ours is imported, which runs its
+    module, only if `trust` has the name of that module or of a package it belongs to. `max_bytes` limits the memory
+    that the tensors may take.
     """
     with open_archive(path, max_bytes) as archive:
         if model is None and is_ours(archive.architecture):
             return _take_over(archive, skeleton(archive, path).to_empty(device=torch.get_default_device()))
         if model is None:
-            model = _import(archive, path, import_class)
+            model = build_imported(archive, path, trust)
         _require_initialised(model)
         fill(archive, model.state_dict(), type(model).__name__, path)
     return model
@@ -140,17 +142,38 @@ def build_empty(architecture: Architecture, path: str | PathLike[str]) -> nn.Mod
         return networks.build(**arguments, seed=0)
 
 
-def input_shape(model: nn.Module) -> tuple[int, int, int]:
-    """Return the shape of one input of a network of ours."""
-    shape: tuple[int, int, int] = getattr(model, _SIZE[1])
+def input_shape(model: nn.Module, metadata: Mapping[str, str], path: str | PathLike[str]) -> Shape:
+    """Return the shape of one input of a file's network: the one in its metadata, or the network's `input_shape`."""
+    shape = recorded_shape(metadata) or imported.shape_of(model)
+    if shape is None:
+        raise ValueError(
+            f"{path} holds a {type(model).__name__} and does not say the shape of its inputs: give the class an "
+            'attribute input_shape, or save with metadata={"input_shape": "3 32 32"}'
+        )
     return shape
 
 
-def describe_inputs(scaling: Scaling, data: str, classes: Sequence[str]) -> dict[str, str]:
-    """Return the metadata that `read_inputs` reads; a named data set knows its classes itself."""
+def recorded_shape(metadata: Mapping[str, str]) -> Shape | None:
+    """Return the input shape that the metadata of a file gives; files of our own networks need none."""
+    sides = metadata.get(_SIZE[1], "").split()
+    if len(sides) != 3 or not all(side.isascii() and side.isdecimal() for side in sides):
+        return None
+    channels, height, width = map(int, sides)
+    return (channels, height, width) if all(_is_count(side, _LONGEST_SIDE) for side in map(int, sides)) else None
+
+
+def describe_inputs(
+    scaling: Scaling, data: str, classes: Sequence[str], input_shape: Shape | None = None
+) -> dict[str, str]:
+    """Return the metadata that `read_inputs` reads; a named data set knows its classes itself.
+
+    The input shape is for networks that are not ours.
+    """
     from secateur.data import DATA_SETS
 
     known = {} if data in DATA_SETS else {"classes": "\n".join(classes)}
+    if input_shape is not None:
+        known[_SIZE[1]] = " ".join(map(str, input_shape))
     return {"data": data if data in DATA_SETS else Path(data).name, **known, **scaling.as_text()}
 
 
@@ -188,7 +211,7 @@ def _architecture(model: nn.Module, given: GivenArchitecture | None) -> Architec
     if not isinstance(given, tuple):
         return Architecture(_class_path(model), {_CONFIG: [_class_path(given), _config_data(given)]})
     path, arguments = given
-    if not all(path.partition(":")):
+    if not networks.is_import_path(path):
         raise ValueError(f'the class must be given as "package.module:Class", got "{path}"')
     return Architecture(path, dict(arguments))
 
@@ -219,8 +242,8 @@ def _our_architecture(model: nn.Module) -> Architecture | None:
     name, unusual = found
     if not unusual:
         return Architecture(name)
-    shape = list(input_shape(model))
-    return Architecture(OUR_BUILDER, {"name": name, "classes": getattr(model, _SIZE[0]), "input_shape": shape})
+    sizes = {"classes": getattr(model, _SIZE[0]), "input_shape": list(getattr(model, _SIZE[1]))}
+    return Architecture(OUR_BUILDER, {"name": name, **sizes})
 
 
 def _checked(arguments: Mapping[str, Any], path: str | PathLike[str]) -> dict[str, Any]:
@@ -229,6 +252,7 @@ def _checked(arguments: Mapping[str, Any], path: str | PathLike[str]) -> dict[st
     is_sound = (
         set(arguments) == {"name", *_SIZE}
         and isinstance(name, str)
+        and not networks.is_import_path(name)  # which would have to be trusted
         and _is_count(classes, _MOST_CLASSES)
         and isinstance(shape, list)
         and len(shape) == 3
@@ -256,36 +280,44 @@ def _take_over(archive: Archive, model: nn.Module) -> nn.Module:
     return model
 
 
-def _import(archive: Archive, path: str | PathLike[str], import_class: bool) -> nn.Module:
-    """Return a model of the class that a file names, with the file's dtypes; its values are still to be read."""
+def build_imported(archive: Archive, path: str | PathLike[str], trust: Collection[str]) -> nn.Module:
+    """Return the network that a file names, which is not ours, with the file's dtypes; its values are still to be read.
+
+    A NetworkError says why that cannot be: above all, that its module is not trusted.
+    """
     architecture = archive.architecture
     if architecture is None:
         raise ValueError(f"{path} does not say which network it holds: pass it as model=, or use load_state")
-    if not import_class:
-        raise ValueError(
-            f"{path} holds a {architecture.name}, which is not one of ours: pass it as model=, or, if you trust the "
-            "file, import_class=True"
-        )
-    kind = _imported(architecture.name)
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
-        raise ValueError(f"{architecture.name}, which {path} names, is not a torch module")
-    arguments = architecture.arguments or {}
-    model = kind(_config(arguments[_CONFIG], path)) if _CONFIG in arguments else kind(**arguments)
+    imported.require_trusted(architecture.name, trust, path)
+    try:
+        with seeded(0):
+            positional, named = _arguments(architecture.arguments or {}, path, trust)
+            model = imported.call(architecture.name, trust, positional, named)
+            shape = recorded_shape(archive.metadata)
+            if shape is not None and any(map(is_lazy, (*model.parameters(), *model.buffers()))):
+                imported.run_once(model, shape)
+    except NetworkError as error:
+        raise NetworkError(f"{path}: {error}") from error
     _cast(model, {record.name: record.dtype for record in archive.records})
     return model
 
 
-def _imported(class_path: str) -> object:
-    module, _, name = class_path.partition(":")
-    found: object = getattr(importlib.import_module(module), name)
-    return found
+def _arguments(
+    recorded: Mapping[str, Any], path: str | PathLike[str], trust: Collection[str]
+) -> tuple[list[object], dict[str, Any]]:
+    """Return the arguments that a file gives, by position and by name: a configuration alone, or those by name."""
+    if _CONFIG in recorded:
+        return [_config(recorded[_CONFIG], path, trust)], {}
+    shape = recorded.get(_SIZE[1])
+    # JSON has no tuples, and the shape of inputs is one wherever else it is given.
+    return [], {**recorded, _SIZE[1]: tuple(shape)} if isinstance(shape, list) else dict(recorded)
 
 
-def _config(recorded: object, path: str | PathLike[str]) -> object:
+def _config(recorded: object, path: str | PathLike[str], trust: Collection[str]) -> object:
     """Build the configuration that a file records, which may be anything."""
     match recorded:
-        case [str(class_path), dict(data)] if all(class_path.partition(":")):
-            kind = _imported(class_path)
+        case [str(class_path), dict(data)] if networks.is_import_path(class_path):
+            kind = imported.find(class_path, trust, path)
             if isinstance(kind, type) and hasattr(kind, "to_dict"):
                 made: object = kind.from_dict(data) if hasattr(kind, "from_dict") else kind(**data)
                 return made

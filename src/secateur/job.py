@@ -12,7 +12,7 @@ from secateur.encode.codecs import CODECS
 from secateur.methods import Dense, Manessi2018, Method, method_from_json, method_to_json
 from secateur.nearest import require_choices
 from secateur.plain_data import from_plain, to_plain
-from secateur.train.recipe import Recipe
+from secateur.train.recipe import Recipe, require_whole
 
 GIVEN = "given"  # the preset of a run whose network and data are objects in Python: no command repeats it
 
@@ -24,8 +24,14 @@ class InputConfig:
     scaling: Annotated[Literal["unit", "standard"], Doc("pixels in 0…1, or of mean 0 and deviation 1")] = "unit"
     augment: Annotated[float, Doc("share of training images replaced by a distorted copy")] = 0.0
     input_dropout: Annotated[float, Doc("share of input pixels set to zero in training")] = 0.0
+    input_shape: Annotated[
+        tuple[int, int, int] | None,
+        Doc("channels, height and width of inputs: pictures of a folder are resized to it (none: the network's own)"),
+    ] = None
 
     def __post_init__(self) -> None:
+        if self.input_shape is not None:
+            require_whole(least=1, **dict(zip(("channels", "height", "width"), self.input_shape, strict=True)))
         require_choices(self, scaling=("unit", "standard"))
         for name in ("input_dropout", "augment"):
             if not 0 <= getattr(self, name) <= 1:

@@ -10,6 +10,7 @@ _WRITTEN_FOR_USERS = (
     "EngineError",
     "ValueError",
     "FormatError",
+    "NetworkError",
     "FloatingPointError",
     "ModuleNotFoundError",
 )

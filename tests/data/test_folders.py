@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from secateur.data import DataError, FolderImages, Images, ImageSet, Scaling, in_memory, load, load_folder
+from secateur.data import (
+    DataError,
+    FolderImages,
+    Images,
+    ImageSet,
+    Scaling,
+    classes_of,
+    common_size,
+    in_memory,
+    load,
+    load_folder,
+)
 from secateur.data import folders as module
 
 Image = pytest.importorskip("PIL.Image")
@@ -333,3 +344,21 @@ def test_without_pillow_the_remedy_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "PIL", None)
     with pytest.raises(DataError, match=r"pip install 'secateur\[vision\]'"):
         load_folder(tmp_path, "train", SHAPE)
+
+
+# What is known before pictures are decoded
+
+
+def test_pictures_of_one_size_have_a_common_size(tmp_path):
+    for name in ("a", "b"):
+        for number in range(6):
+            picture(tmp_path / "train" / name / f"{number}.png", size=(5, 7))
+    (tmp_path / "train" / "a" / "broken.png").write_bytes(b"no picture")
+    assert classes_of(tmp_path) == ("a", "b")
+    assert common_size(tmp_path) == (5, 7)
+    turned = Image.Exif()
+    turned[0x0112] = 6  # to be turned by 90 degrees
+    Image.new("L", (5, 7)).save(tmp_path / "train" / "a" / "turned.jpg", exif=turned)
+    assert common_size(tmp_path) == (5, 7)
+    picture(tmp_path / "train" / "b" / "other.png", size=(7, 5))
+    assert common_size(tmp_path) is None

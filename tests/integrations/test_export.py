@@ -112,11 +112,12 @@ def test_a_missing_package_is_named_with_its_extra(file, command, monkeypatch):
     assert (code, sentence(complained)) == (1, "onnxruntime cannot be imported: pip install secateur[onnx]")
 
 
-def test_a_network_of_others_is_exported_from_python(command):
+def test_a_network_that_says_no_input_shape_is_exported_from_python(command):
     secateur.save(nn.Linear(3, 2), "other.cut", architecture=("torch.nn:Linear", {"in_features": 3, "out_features": 2}))
-    code, _, complained = command("export", "other.cut", "other.onnx")
+    code, _, complained = command("export", "other.cut", "other.onnx", "--trust", "torch.nn")
     assert code == 1
-    assert "names a torch.nn:Linear, and ONNX needs one of ours" in complained
+    assert "holds a Linear and does not say the shape of its inputs" in sentence(complained)
+    assert not Path("other.onnx").exists()
 
 
 @pytest.mark.parametrize(

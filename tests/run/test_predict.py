@@ -94,7 +94,7 @@ def test_a_folder_is_answered_by_name_and_in_batches(monkeypatch):
         picture(f"folder/{name}", band)
     seen, network = [], predicting.load_sparse(Path("model.cut"))
     network.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
-    monkeypatch.setattr(predicting, "load_sparse", lambda path, *, batch: network)
+    monkeypatch.setattr(predicting, "load_sparse", lambda path, *, batch, trust: network)
     answers = list(predict(Path("model.cut"), [Path("folder")], batch=2))
     assert [answer.picture for answer in answers] == ["folder/a.png", "folder/b.png", "folder/c.png"]
     assert labels(answers) == [5, 2, 8]
@@ -219,7 +219,7 @@ def strange():
         (lambda: Path("other.cut").write_bytes(b"text"), "other.cut: byte 0: this is not a .cut file"),
         (unscaled, "other.cut does not say how its inputs are scaled"),
         (unnamed, "other.cut does not say which network it holds: predict runs lenet-300-100, lenet-5, "),
-        (strange, "other.cut holds a package.module:Class: predict runs lenet-300-100, lenet-5, "),
+        (strange, "other.cut names package.module:Class, which is not one of our networks, and nothing was imported"),
     ],
 )
 def test_a_file_that_cannot_answer_is_a_failure(command, make, complaint):

@@ -12,7 +12,19 @@ from rich.console import Console
 from typing_extensions import Doc, override
 
 from secateur.cli.complaints import usage
-from secateur.cli.flags import Command, DataRoot, FileOrRun, Json, NewestOf, file_of, model_of, named, optional
+from secateur.cli.flags import (
+    Command,
+    DataRoot,
+    FileOrRun,
+    Json,
+    NewestOf,
+    Trust,
+    allow_imports,
+    file_of,
+    model_of,
+    named,
+    optional,
+)
 
 MaxGb = Annotated[float, Doc("refuse a file whose tensors take more memory than this")]
 
@@ -72,6 +84,7 @@ class Export(Command):
         Doc("the file to write, which ends in .onnx, .safetensors or .pt; with --hub a new folder"),
     ]
     hub: Annotated[bool, Doc("write a folder for the Hugging Face Hub, with a model card of the run's numbers")] = False
+    trust: Trust = ()
     max_gb: MaxGb = 4.0
 
     @override
@@ -88,7 +101,7 @@ class Export(Command):
         with usage():
             require_format(self.target)
         source = file_of(self.source, Path("runs"))
-        difference = export(source, self.target, max_bytes=_bytes(self.max_gb))
+        difference = export(source, self.target, max_bytes=_bytes(self.max_gb), trust=allow_imports(self.trust))
         print_exported(Console(), source, self.target, difference)
         return 0
 
@@ -126,6 +139,7 @@ class Verify(Command):
         None
     )
     data_root: DataRoot = None
+    trust: Trust = ()
     max_gb: MaxGb = 4.0
     json: Json = False
 
@@ -144,6 +158,7 @@ class Verify(Command):
             data_set=self.data,
             data_root=self.data_root,
             max_bytes=_bytes(self.max_gb),
+            trust=allow_imports(self.trust),
         )
         if self.json:
             print(json.dumps(asdict(found)))

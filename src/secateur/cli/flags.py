@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from contextlib import redirect_stderr
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
@@ -50,11 +52,37 @@ DataRoot = Annotated[Path | None, optional("PATH"), Doc("where data sets are kep
 Json = Annotated[bool, Doc("print JSON and nothing else")]
 KeptIn = Annotated[Path, Doc("where runs are kept")]
 NewestOf = Annotated[Path, Doc("where to look for the newest run")]
+Trust = Annotated[
+    tyro.conf.UseAppendAction[tuple[str, ...]],
+    optional("MODULE"),
+    Doc(
+        "import this module, and those of the package if it is one, to build a network that is not ours; may be given "
+        "several times"
+    ),
+]
+Classes = Annotated[int | None, optional("INT"), Doc("number of classes to build the network for, instead of its own")]
+InputShape = Annotated[
+    tuple[int, int, int] | None,
+    optional("C H W"),
+    Doc("channels, height and width of inputs to build the network for, instead of its own"),
+]
 FileOrRun = Annotated[
     tyro.conf.Positional[Path | None],
     optional("[FILE_OR_RUN]"),
     Doc("a .cut file or the directory of a run; none: the newest finished run"),
 ]
+
+
+def allow_imports(trust: Collection[str]) -> tuple[str, ...]:
+    """Return the modules that the user trusts; if there are any, the current directory is searched, as by python -m."""
+    from secateur.networks.imported import require_module_names
+
+    with usage():
+        require_module_names(trust)
+    here = str(Path.cwd())
+    if trust and here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    return tuple(trust)
 
 
 def file_of(chosen: Path | None, runs: Path) -> Path:
@@ -129,6 +157,14 @@ def _number_or_none(
     info: tyro.constructors.PrimitiveTypeInfo,
 ) -> tyro.constructors.PrimitiveConstructorSpec[Any] | None:
     """Show an optional number as INT or FLOAT in the help, and its absence as none; tyro shows {None}|FLOAT."""
+    if set(get_args(info.type)) == {tuple[int, int, int], type(None)}:
+        return tyro.constructors.PrimitiveConstructorSpec(
+            nargs=3,
+            metavar="INT INT INT",
+            instance_from_str=lambda words: tuple(map(int, words)),
+            is_instance=lambda value: value is None or isinstance(value, tuple),
+            str_from_instance=lambda value: ["none"] if value is None else [*map(str, value)],
+        )
     kind = next((kind for kind in (int, float) if set(get_args(info.type)) == {kind, type(None)}), None)
     if kind is None:
         return None

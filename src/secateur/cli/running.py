@@ -12,7 +12,7 @@ from rich.console import Console
 from typing_extensions import Doc, override
 
 from secateur.cli.complaints import MOST_THREADS, complain, require_at_least, usable_threads, usage
-from secateur.cli.flags import Command, Json, NewestOf, file_of, optional
+from secateur.cli.flags import Classes, Command, InputShape, Json, NewestOf, Trust, allow_imports, file_of, optional
 from secateur.experiments.directory import RunDirectory, newest_finished
 from secateur.nearest import require_one_of
 from secateur.report.finish import leave_page
@@ -37,6 +37,7 @@ class Predict(Command):
     ] = False
     batch: Annotated[int, Doc("pictures that are classified at a time")] = 64
     runs: NewestOf = Path("runs")
+    trust: Trust = ()
     json: Json = False
 
     @override
@@ -48,7 +49,8 @@ class Predict(Command):
             if not pictures:
                 raise ValueError("no picture was given: secateur predict --help")
             require_at_least(1, top=self.top, batch=self.batch)
-        answers = predict(file, pictures, top=self.top, invert=self.invert, batch=self.batch)
+        trust = allow_imports(self.trust)
+        answers = predict(file, pictures, top=self.top, invert=self.invert, batch=self.batch, trust=trust)
         failures = 0
         for index, answer in enumerate(answers):
             if self.json:
@@ -80,8 +82,8 @@ class Bench(Command):
         tyro.conf.Positional[str | None],
         optional("[NET_OR_FILE_OR_RUN]"),
         Doc(
-            "a .cut file, the directory of a run (none: the newest finished one), or a network by name, whose weights "
-            "are then random"
+            "a .cut file, the directory of a run (none: the newest finished one), or a network by name or as "
+            "package.module:callable, whose weights are then random"
         ),
     ] = None
     batch: Annotated[tuple[int, ...], Doc("batch sizes")] = (1,)
@@ -93,24 +95,34 @@ class Bench(Command):
     engines: Annotated[
         tuple[str, ...], Doc("dense engines: eager (always included), onnxruntime, compile (slow to start)")
     ] = ("eager", "onnxruntime")
+    classes: Classes = None
+    input_shape: InputShape = None
     run: Annotated[
         Path | None,
         optional("PATH"),
         Doc("the run that a file belongs to: the result is written there, as speed.json"),
     ] = None
     runs: NewestOf = Path("runs")
+    trust: Trust = ()
     json: Json = False
 
     @override
     def __call__(self) -> int:
-        from secateur.experiments.subject import subject, write_speed
+        from secateur.experiments.subject import named_modules, subject, write_speed
         from secateur.measure import dense_bytes
         from secateur.report.terminal.speed import print_batch, print_limits, print_subject
         from secateur.run.bench import bench
 
         source = str(newest_finished(self.runs).path) if self.source is None else self.source
         self._require_sense(source)
-        what = subject(source, density=self.density, run=self.run)
+        what = subject(
+            source,
+            density=self.density,
+            run=self.run,
+            classes=self.classes,
+            input_shape=self.input_shape,
+            trust=allow_imports((*self.trust, *named_modules(source))),
+        )
         console = Console(stderr=self.json)
         if not self.json:
             print_subject(console, what.source, what.network, what.density, self.repeats)
@@ -142,7 +154,10 @@ class Bench(Command):
         from secateur.run.bench import LEAST_REPEATS
 
         with usage():
-            require_subject(source, density=self.density, run=self.run)
+            require_subject(
+                source, density=self.density, run=self.run, classes=self.classes, input_shape=self.input_shape
+            )
+            require_at_least(1, classes=self.classes)
             if not self.batch:
                 raise ValueError("batch needs at least one size, got none")
             require_at_least(1, batch=min(self.batch))

@@ -13,7 +13,7 @@ from rich.console import Console
 from typing_extensions import Doc, override
 
 from secateur.cli.complaints import require_at_least, usage
-from secateur.cli.flags import Command, DataRoot, Json, NewestOf, optional
+from secateur.cli.flags import Command, DataRoot, Json, NewestOf, Trust, allow_imports, optional
 from secateur.experiments.directory import RunDirectory, newest_begun, newest_finished
 from secateur.plain_data import to_plain
 from secateur.report.finish import finish
@@ -30,6 +30,7 @@ class Evaluate(Command):
     ] = None
     runs: NewestOf = Path("runs")
     data_root: DataRoot = None
+    trust: Trust = ()
     json: Json = False
     verbose: Annotated[bool, Doc("print a table of all layers as well")] = False
 
@@ -38,7 +39,7 @@ class Evaluate(Command):
         from secateur.experiments.evaluate import evaluate_with_reference
 
         directory = newest_finished(self.runs) if self.run is None else RunDirectory(self.run)
-        found = evaluate_with_reference(directory, data_root=self.data_root)
+        found = evaluate_with_reference(directory, data_root=self.data_root, trust=allow_imports(self.trust))
         finish(Console(stderr=self.json), directory, verbose=self.verbose and not self.json, silent=self.json)
         if self.json:
             print(json.dumps({"run": str(directory.path), **to_plain(found)}))

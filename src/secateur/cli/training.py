@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -19,10 +19,23 @@ from typing_extensions import Doc, Self, override
 from secateur import data, networks
 from secateur.budget import Budget
 from secateur.cli.complaints import MOST_THREADS, require_at_least, usable_threads, usage
-from secateur.cli.flags import Command, DataRoot, Json, KeptIn, flags, named, optional, parse
+from secateur.cli.flags import (
+    Classes,
+    Command,
+    DataRoot,
+    InputShape,
+    Json,
+    KeptIn,
+    allow_imports,
+    flags,
+    named,
+    optional,
+    parse,
+)
 from secateur.encode.codecs import choose
 from secateur.experiments.directory import RunDirectory
-from secateur.experiments.presets import has_preset, preset, preset_names, run_name, settings
+from secateur.experiments.input_shape import find_input_shape
+from secateur.experiments.presets import default_preset, has_preset, preset, preset_names, run_name, settings
 from secateur.experiments.reference import needs_training
 from secateur.experiments.runner import run
 from secateur.job import Coding, InputConfig, Job
@@ -42,15 +55,28 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
+Network = Annotated[
+    tyro.conf.Positional[str],
+    named("NETWORK"),
+    Doc(f"{', '.join(networks.names())}, or package.module:callable, which is imported and called"),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training(Command):
     """The flags of every command that trains; the settings of the chosen method are added to them."""
 
     interrupted: ClassVar[str] = "interrupted; the run is kept: the same command with --resume continues it"
 
-    network: Annotated[tyro.conf.Positional[str], named("NETWORK"), Doc(_listed(networks.names()))]
+    network: Network
     data: Annotated[str, Doc(f"{_listed(data.names())}, or a folder with a folder of pictures per class")] = "mnist"
-    preset: Annotated[str, Doc(f"settings that the other flags then change: {_listed(preset_names())}")] = "paper"
+    preset: Annotated[
+        str,
+        Doc(
+            f"settings that the other flags then change: {_listed(preset_names())}; general is the default for "
+            "networks that no other has settings for"
+        ),
+    ] = "paper"
     method: Annotated[
         str | None, optional("STR"), Doc(f"{_listed(first_methods())}, instead of the preset's method")
     ] = None
@@ -76,14 +102,18 @@ class Training(Command):
     @classmethod
     def parsed(cls, words: list[str]) -> Self:
         """Parse the flags on top of the preset's settings, with those of the chosen method among them."""
-        chosen = cls._parsed(words, next((word for word in words if word in networks.NETWORKS), None))
+        chosen = cls._parsed(words, _likely_network(words))
         with usage():
-            networks.NETWORKS.find(chosen.network)
+            networks.require_known(chosen.network)
         chosen = cls._parsed(words, chosen.network)  # a name among the words may have been the value of a flag
         with usage():
             data.require_known(chosen.data)
             require_at_least(0, most=2**63 - 1, seed=chosen.seed)
             require_at_least(1, most=MOST_THREADS, threads=chosen.threads)
+            allow_imports(networks.modules_of(chosen.network))
+            if networks.is_import_path(chosen.network):
+                shape = find_input_shape(chosen.job(), networks.modules_of(chosen.network))
+                chosen = replace(chosen, inputs=replace(chosen.inputs, input_shape=shape))
             network = _network(chosen.job())
             chosen.job().methods[0].check(network)
         return chosen
@@ -109,6 +139,7 @@ class Training(Command):
         """Return the flags that a preset sets."""
         return {
             "network": start.network,
+            "preset": start.preset,
             "settings": start.methods[0],
             "recipe": start.recipe,
             "inputs": start.inputs,
@@ -147,7 +178,7 @@ class Training(Command):
         if not is_main_process():
             return 0
         directory.result.touch()  # the newest run is the one that was asked for, not its reference
-        leave_speed(console, directory)
+        leave_speed(console, directory, trust=networks.modules_of(job.network))
         finish(console, directory, verbose=self.verbose and not self.json, silent=self.json)
         if self.json:
             print(json.dumps(to_plain(directory.read_result())))
@@ -166,7 +197,14 @@ class Training(Command):
     def _run(self, console: Console, job: Job) -> RunDirectory:
         directory = RunDirectory(self.runs / run_name(job))
         with _observed(console, directory, tensorboard=self.tensorboard) as observer:
-            return run(job, self.runs, data_root=self.data_root, resume=self.resume, observer=observer)
+            return run(
+                job,
+                self.runs,
+                data_root=self.data_root,
+                resume=self.resume,
+                observer=observer,
+                trust=networks.modules_of(job.network),  # which the user has typed
+            )
 
     def _say(self, console: Console, line: str) -> None:
         if is_main_process():
@@ -212,16 +250,20 @@ class Compress(Training):
 class Summary(Command):
     """Show what would be pruned in a network, before training."""
 
-    network: Annotated[tyro.conf.Positional[str], named("NETWORK"), Doc(_listed(networks.names()))]
+    network: Network
+    classes: Classes = None
+    input_shape: InputShape = None
     json: Json = False
     sibling: SiblingConfig = field(default_factory=SiblingConfig)
 
     @override
     def __call__(self) -> int:
         with usage():
-            require_one_of("network", self.network, networks.NETWORKS)
-            with torch.device("meta"):  # only shapes are needed
-                model = networks.build(self.network)
+            networks.require_known(self.network)
+            require_at_least(1, classes=self.classes)
+            trust = allow_imports(networks.modules_of(self.network))
+            with _without_memory(self.network):  # only shapes are needed
+                model = networks.build(self.network, classes=self.classes, input_shape=self.input_shape, trust=trust)
                 found, others = targets(model, self.sibling), left_out(model, self.sibling)
         if self.json:
             tensors = [asdict(target) | {"weights": target.weights} for target in found]
@@ -233,27 +275,42 @@ class Summary(Command):
 
 
 def _network(job: Job) -> nn.Module:
-    """Return the network of a job without memory, for the classes and the size of its data; one that fits none raises.
+    """Return the network of a job, for the classes and the size of its data; one that fits none raises.
 
-    What is in a folder is not known before it is read, and is given the network's own size.
+    One of ours takes no memory. What is in a folder is not known before it is read: a network of ours is given its own
+    number of classes.
     """
-    entry = data.DATA_SETS.get(job.data)
-    with torch.device("meta"):
-        if entry is None:
-            return networks.build(job.network)
-        return networks.build(job.network, classes=len(entry.classes), input_shape=entry.shape)
+    entry, trust = data.DATA_SETS.get(job.data), networks.modules_of(job.network)
+    classes = None if entry is None else len(entry.classes)
+    if entry is None and trust:
+        classes = len(data.classes_of(Path(job.data)))
+    shape = job.inputs.input_shape if entry is None else entry.shape
+    with _without_memory(job.network):
+        return networks.build(job.network, seed=job.seed, classes=classes, input_shape=shape, trust=trust)
+
+
+def _without_memory(network: str) -> AbstractContextManager[object]:
+    """Build a network of ours on the meta device inside; others may compute something when they are built."""
+    return nullcontext() if networks.is_import_path(network) else torch.device("meta")
+
+
+def _likely_network(words: list[str]) -> str | None:
+    """Return the first word that may be the network, if there is one: a flag may have such a value, too."""
+    ours = (word for word in words if word in networks.NETWORKS)
+    others = (word for word in words if networks.is_import_path(word) and word != _value(words, "--data"))
+    return next(ours, None) or next(others, None)
 
 
 def _start(words: list[str], network: str | None) -> Job:
     """Return the job that the preset and the method among the words describe for a network, or for some network."""
-    preset_name, method_name = _value(words, "--preset") or "paper", _value(words, "--method")
+    preset_name, method_name = _value(words, "--preset") or default_preset(network), _value(words, "--method")
     require_one_of("preset", preset_name, preset_names())
     if method_name is not None:
         require_one_of("method", method_name, first_methods())
     budget = _budget(words)
     if budget is not None and method_name is None:
         method_name = method_for(budget).name
-    some = next(name for name in networks.NETWORKS if has_preset(preset_name, name))
+    some = next((name for name in networks.NETWORKS if has_preset(preset_name, name)), next(iter(networks.NETWORKS)))
     job = preset(preset_name, network or some, to_file=True)
     if method_name is not None and METHODS[method_name] is not type(job.methods[0]):
         job = job.with_method(METHODS[method_name]())

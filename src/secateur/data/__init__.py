@@ -5,7 +5,7 @@ entry point of the group `secateur.data_sets` whose value is such an entry.
 """
 
 from secateur.data.augment import AugmentConfig, augmented_copies
-from secateur.data.folders import FolderImages, load_folder
+from secateur.data.folders import FolderImages, classes_of, common_size, load_folder
 from secateur.data.images import DataError, Images, ImageSet, Split, Subset, in_memory, split_validation
 from secateur.data.inputs import Inputs
 from secateur.data.pictures import find_pictures, picture_suffixes, printable, read_picture, require_pillow
@@ -25,6 +25,8 @@ __all__ = [
     "Split",
     "Subset",
     "augmented_copies",
+    "classes_of",
+    "common_size",
     "find_pictures",
     "in_memory",
     "load",

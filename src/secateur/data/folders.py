@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from secateur.data.images import DataError, Images, ImageSet, Shape, Split
-from secateur.data.pictures import picture_suffixes, printable, read_picture, require_pillow
+from secateur.data.pictures import picture_size, picture_suffixes, printable, read_picture, require_pillow
 
 MEMORY_BYTES = 1 << 30  # sets up to this size are read once and kept in memory
 _TEST_SHARE = 6  # one in six pictures is for the test, if the folder does not say which
@@ -93,6 +93,27 @@ def load_folder(folder: Path, split: Split, shape: Shape, *, memory_bytes: int =
     labels = torch.tensor([picture.label for picture in pictures], dtype=torch.int64)
     images = FolderImages([picture.path for picture in pictures], labels, classes, shape)
     return _read_all(images) if len(images) * math.prod(shape) <= memory_bytes else images
+
+
+def classes_of(folder: Path) -> tuple[str, ...]:
+    """Return the names of the classes of a folder of pictures."""
+    return _find(folder, "train")[0]
+
+
+def common_size(folder: Path) -> tuple[int, int] | None:
+    """Return height and width of the training pictures of a folder, without decoding them; None if they differ.
+
+    Pictures that cannot be read are ignored: `load_folder` says what is wrong with them.
+    """
+    require_pillow()
+    common = None
+    for picture in _find(folder, "train")[1]:
+        size = picture_size(picture.path)
+        if common is None:
+            common = size
+        elif size is not None and size != common:
+            return None
+    return common
 
 
 def _read_all(images: FolderImages) -> ImageSet:

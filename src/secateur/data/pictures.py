@@ -32,6 +32,7 @@ _FORMATS = {
 _SUFFIXES = tuple(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
 _MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV")  # which convert to grey and RGB
 _MOST_PIXELS = 1 << 26  # 67 million: more than most cameras take, and some hundred MB while a picture is decoded
+_ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # EXIF's tag, and its values for pictures turned by 90 degrees
 # What Pillow's readers were seen to raise on broken files.
 _DECODING_ERRORS = (
     OSError,
@@ -84,6 +85,21 @@ def read_picture(
         picture = picture.resize((width, height), _bilinear(), box)  # averages where the picture gets smaller
     pixels = torch.from_numpy(np.array(picture)).reshape(height, width, channels).permute(2, 0, 1).contiguous()
     return 255 - pixels if invert else pixels
+
+
+def picture_size(path: Path) -> tuple[int, int] | None:
+    """Return height and width of a picture turned upright, from its header alone; None if it cannot be read."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with Image.open(path, formats=tuple(_FORMATS)) as opened:
+                width, height = opened.size
+                is_turned = opened.getexif().get(_ORIENTATION) in _ON_ITS_SIDE
+        except (*_DECODING_ERRORS, Image.DecompressionBombError):
+            return None
+    return (width, height) if is_turned else (height, width)
 
 
 def require_pillow() -> None:

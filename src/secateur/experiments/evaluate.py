@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from torch import nn
@@ -9,7 +10,7 @@ from torch import nn
 from secateur.data import Inputs
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.images import load_split
-from secateur.experiments.models import build_again, load_model, restore
+from secateur.experiments.models import build_again, read_recorded, restore
 from secateur.experiments.outcome import FILE
 from secateur.experiments.pipeline import pipeline
 from secateur.experiments.reference import trained_reference
@@ -19,8 +20,13 @@ from secateur.measure import error_of_batches
 from secateur.results import EvaluationResult, RunError, write
 
 
-def evaluate(directory: RunDirectory, *, data_root: Path | None = None) -> EvaluationResult:
-    """Read the test set, once, and write the error of every form of the network into the run's directory."""
+def evaluate(
+    directory: RunDirectory, *, data_root: Path | None = None, trust: Collection[str] = ()
+) -> EvaluationResult:
+    """Read the test set, once, and write the error of every form of the network into the run's directory.
+
+    `trust` names the modules that may be imported to build a network that is not ours.
+    """
     if directory.test.exists():
         return directory.read_test()
     directory.read_result()  # raises if the run is not finished
@@ -30,24 +36,27 @@ def evaluate(directory: RunDirectory, *, data_root: Path | None = None) -> Evalu
             f"{directory.path} was trained on data given in Python, and without test data: "
             "secateur.compress(…, test=…) evaluates a network on these"
         )
-    _, scaling = load_model(directory.model)
-    test = Inputs(load_split(job, "test", data_root), scaling)
+    _, input_shape, scaling = read_recorded(directory.model)
+    network = build_again(directory, job, trust)
+    test = Inputs(load_split(job, "test", data_root, input_shape), scaling)
 
     def error(network: nn.Module) -> float:
         return error_of_batches(network, test.batches())
 
-    forms = pipeline(job, build_again(directory, job), lambda stage: restore(directory, job, stage))
+    forms = pipeline(job, network, lambda stage: restore(directory, job, stage))
     errors = {name: error(network) for name, network in forms}
-    errors[FILE] = error(load(directory.file))
+    errors[FILE] = error(load(directory.file, trust=trust))
     result = EvaluationResult(errors=errors, images=len(test))
     write(directory.test, result)
     return result
 
 
-def evaluate_with_reference(directory: RunDirectory, *, data_root: Path | None = None) -> EvaluationResult:
+def evaluate_with_reference(
+    directory: RunDirectory, *, data_root: Path | None = None, trust: Collection[str] = ()
+) -> EvaluationResult:
     """Evaluate a run and, if it was trained alongside, the dense network that it is compared with."""
-    found = evaluate(directory, data_root=data_root)
+    found = evaluate(directory, data_root=data_root, trust=trust)
     other = trained_reference(directory.read_job(), directory)
     if other is not None:
-        evaluate(other, data_root=data_root)
+        evaluate(other, data_root=data_root, trust=trust)
     return found

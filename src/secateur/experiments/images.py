@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -13,10 +13,12 @@ from torch import nn
 from secateur import data, networks
 from secateur.data import Images, Inputs, Split
 from secateur.experiments.answers import describe_answers
+from secateur.experiments.input_shape import find_input_shape
 from secateur.experiments.workload import Evaluation
 from secateur.files import describe_inputs
 from secateur.job import Job
 from secateur.measure import Answers, answers_of_batches
+from secateur.networks import Shape
 from secateur.results import ERROR, AnswersResult
 from secateur.train.task import Task
 
@@ -27,7 +29,7 @@ _MOST_VALIDATION = 5000
 class JobImages:
     """The images that a job trains on, and those that it is evaluated on before the test."""
 
-    data: str
+    job: Job
     training: Inputs
     validation: Inputs
     task: ClassVar[Task] = Task()
@@ -46,8 +48,10 @@ class JobImages:
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """How pixels are scaled, and the names of the classes."""
-        return describe_inputs(self.training.scaling, self.data, self.training.images.classes)
+        """How pixels are scaled, the names of the classes and, of a network that is not ours, the shape of an input."""
+        seen = self.training.images
+        shape = seen.shape if networks.is_import_path(self.job.network) else None
+        return describe_inputs(self.training.scaling, self.job.data, seen.classes, shape)
 
     @property
     def sizes(self) -> Mapping[str, str]:
@@ -70,16 +74,15 @@ class JobImages:
         return describe_answers(self.validation.images, answers, dense)
 
 
-def load_split(job: Job, split: Split, root: Path | None) -> Images:
-    """Return one part of a job's data set; pictures of a folder get the network's usual size."""
-    is_named = job.data in data.DATA_SETS
-    return data.load(job.data, split, root, None if is_named else networks.NETWORKS.find(job.network).input_shape)
+def load_split(job: Job, split: Split, root: Path | None, input_shape: Shape | None) -> Images:
+    """Return one part of a job's data set; pictures of a folder are resized to the input shape."""
+    return data.load(job.data, split, root, input_shape)
 
 
-def load_images(job: Job, root: Path | None) -> JobImages:
+def load_images(job: Job, root: Path | None, trust: Collection[str] = ()) -> JobImages:
     """Return the training images of a job's data set, split into training and validation images."""
-    everything = load_split(job, "train", root)
+    everything = load_split(job, "train", root, find_input_shape(job, trust))
     train, validation = data.split_validation(everything, min(_MOST_VALIDATION, len(everything) // 5))
     scaling = data.Scaling.fit(train, job.inputs.scaling)
     training = Inputs.for_training(train, scaling, job.inputs.augment, job.inputs.input_dropout, seed=job.seed)
-    return JobImages(job.data, training, Inputs(validation, scaling))
+    return JobImages(job, training, Inputs(validation, scaling))

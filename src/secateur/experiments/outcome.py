@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import nn
 
@@ -26,9 +28,15 @@ class Outcome:
     """The forms that a network has had, each with its error, and the stages that it was trained in."""
 
     def __init__(
-        self, job: Job, directory: RunDirectory, workload: Workload, architecture: GivenArchitecture | None
+        self,
+        job: Job,
+        directory: RunDirectory,
+        workload: Workload,
+        architecture: GivenArchitecture | None,
+        trust: Collection[str],
     ) -> None:
-        self.job, self.directory, self.workload, self.architecture = job, directory, workload, architecture
+        self.job, self.directory, self.workload = job, directory, workload
+        self.architecture, self.trust = architecture, trust
         self.errors: dict[str, float] = {}
         self.kept: dict[str, int] = {}
         self.answers: dict[str, Answers | None] = {}
@@ -82,8 +90,9 @@ class Outcome:
             architecture=self.architecture,
             sort_units=coding.sort_units,
         )
-        is_ours = networks.name_of(finished) is not None
-        self.evaluate(FILE, load(directory.file) if is_ours else load(directory.file, copied(finished)))
+        is_built = networks.name_of(finished) is not None or networks.is_import_path(self.job.network)
+        model = None if is_built else copied(finished)
+        self.evaluate(FILE, load(directory.file, model, trust=self.trust))
         self._write_answers()
         file = FileResult(bytes=size, dense_bytes=4 * count(finished).whole.weights)
         write(directory.result, self._result(finished, file))
@@ -110,7 +119,7 @@ class Outcome:
         """Return the answers of the dense network that was trained alongside; None if there is none to read."""
         other = trained_reference(self.job, self.directory)
         try:
-            return None if other is None else self.workload.evaluate(load_model(other.model)[0]).answers
+            return None if other is None else self.workload.evaluate(load_model(other.model, self.trust)[0]).answers
         except RunError:
             return None
 

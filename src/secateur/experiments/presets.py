@@ -89,6 +89,14 @@ _PRESETS: Mapping[str, Mapping[str, Preset]] = {
         "lenet-300-100": _han(20, Han2015(quality=0.8, rounds=5, retrain_epochs=6), levels=64),
         "lenet-5": _han(12, Han2015(quality=0.8, rounds=5, retrain_epochs=3), levels=32),
     },
+    "general": {},
+}
+# The settings of presets that take any network, for those that they have none of their own for.
+_FOR_ANY = {
+    "paper": Preset(method=Manessi2018(), coding=_PUBLISHED_CODING),
+    "general": _budget(
+        10, Recipe(epochs=30, schedule="cosine"), inputs=InputConfig(scaling="standard"), few_values=FewValues()
+    ),
 }
 
 
@@ -97,20 +105,28 @@ def preset_names() -> tuple[str, ...]:
     return tuple(_PRESETS)
 
 
+def default_preset(network: str | None) -> str:
+    """Return the preset that the command line starts from: "general" for networks that no preset has settings for."""
+    is_known = network is None or any(network in known for known in _PRESETS.values())
+    return "paper" if is_known else "general"
+
+
 def has_preset(name: str, network: str) -> bool:
     """Return whether a preset has settings of its own for a network."""
     return network in _PRESETS.get(name, {})
 
 
 def settings(name: str, network: str) -> Preset:
-    """Return the settings of a preset for a network; "paper" has the paper's defaults for any network."""
+    """Return the settings of a preset for a network; "paper" and "general" have some for any network."""
     require_one_of("preset", name, _PRESETS)
     known = _PRESETS[name]
     if network in known:
         return known[network]
-    if name == "paper":
-        return Preset(method=Manessi2018(), coding=_PUBLISHED_CODING)
-    raise ValueError(f'preset "{name}" has settings for {", ".join(known)}, not for "{network}"')
+    if name in _FOR_ANY:
+        return _FOR_ANY[name]
+    raise ValueError(
+        f'preset "{name}" has settings for {", ".join(known)}, not for "{network}": choose {" or ".join(_FOR_ANY)}'
+    )
 
 
 def preset(name: str, network: str, *, data: str = "mnist", seed: int = 0, to_file: bool = False) -> Job:
@@ -137,7 +153,8 @@ def run_name(job: Job) -> str:
     like = replace(usual, methods=usual.methods[: len(job.methods)])
     if type(job.methods[0]) is not type(usual.methods[0]):
         like = like.with_method(type(job.methods[0])())
-    parts = [job.network, Path(job.data).name, job.preset]
+    # A file name of Windows has no colon.
+    parts = [job.network.replace(":", "."), Path(job.data).name, job.preset]
     if job.label != usual.label:
         parts.append(job.label)
     different = _differences(like.to_json(), job.to_json())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from torch import nn
 from secateur.atomic import write_atomically
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.images import load_images
-from secateur.experiments.models import build
+from secateur.experiments.models import architecture, build
 from secateur.experiments.outcome import DENSE, Outcome
 from secateur.experiments.pipeline import pipeline
 from secateur.experiments.presets import run_name
@@ -33,20 +33,23 @@ def run(
     data_root: Path | None = None,
     resume: bool = False,
     observer: Observer | None = None,
+    trust: Collection[str] = (),
 ) -> RunDirectory:
     """Carry out a job in a directory of its own below `root`; a finished run is returned as it is.
 
-    Reads training files only: the test set is for `evaluate`.
+    Reads training files only: the test set is for `evaluate`. A network that is not ours is imported if `trust` has the
+    name of its module.
     """
     directory = RunDirectory(root / run_name(job))
     if is_finished(directory, job, resume=resume):
         return directory
-    images = load_images(job, data_root)
+    images = load_images(job, data_root, trust)
     seen = images.training.images
-    model = build(job, len(seen.classes), seen.shape)
+    model = build(job, len(seen.classes), seen.shape, trust)
+    named = architecture(job, len(seen.classes), seen.shape, trust)
     shorter = [replace(job, methods=job.methods[:number]) for number in range(len(job.methods) - 1, 0, -1)]
     earlier = [(start, RunDirectory(root / run_name(start))) for start in shorter]
-    carry_out(job, directory, model, images, earlier=earlier, observer=observer)
+    carry_out(job, directory, model, images, architecture=named, earlier=earlier, observer=observer, trust=trust)
     return directory
 
 
@@ -75,6 +78,7 @@ def carry_out(
     is_trained: bool = False,
     earlier: Sequence[tuple[Job, RunDirectory]] = (),
     observer: Observer | None = None,
+    trust: Collection[str] = (),
 ) -> nn.Module:
     """Train a network as a job says, from the checkpoints in the directory on; leave a result and a file, return it.
 
@@ -82,7 +86,7 @@ def carry_out(
     the dense one to compare with. `earlier` are runs of the first methods, whose stages are not trained again.
     """
     observer = observer or Silent()
-    outcome = Outcome(job, directory, workload, architecture)
+    outcome = Outcome(job, directory, workload, architecture, trust)
     if is_trained:
         outcome.evaluate(DENSE, model)
     _begin(directory, job, earlier)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from secateur import data
-from secateur.encode.container import MAX_BYTES
+from secateur.encode.container import MAX_BYTES, open_archive
 from secateur.encode.convert import Comparison, compare, read_safetensors
 from secateur.files import input_shape, load, read_inputs
 from secateur.measure import error_of_batches
@@ -31,20 +31,31 @@ def verify(
     data_set: str | None = None,
     data_root: Path | None = None,
     max_bytes: int = MAX_BYTES,
+    trust: Collection[str] = (),
 ) -> Verification:
-    """Decode every tensor of a file; compare each, bit by bit, with the original; count errors on test images."""
+    """Decode every tensor of a file; compare each, bit by bit, with the original; count errors on test images.
+
+    Only errors need the network itself; `trust` names the modules that may be imported for one that is not ours.
+    """
     originals = None if against is None else read_safetensors(against)[0]
     found = Verification(**vars(compare(path, originals, max_bytes=max_bytes)))
-    return found if data_set is None else _with_errors(found, originals or {}, data_set, data_root, max_bytes)
+    return found if data_set is None else _with_errors(found, originals or {}, data_set, data_root, max_bytes, trust)
 
 
 def _with_errors(
-    found: Verification, originals: Mapping[str, Tensor], data_set: str, data_root: Path | None, max_bytes: int
+    found: Verification,
+    originals: Mapping[str, Tensor],
+    data_set: str,
+    data_root: Path | None,
+    max_bytes: int,
+    trust: Collection[str],
 ) -> Verification:
     path = Path(found.path)
     scaling = read_inputs(path).scaling
-    model = load(path, max_bytes=max_bytes).float()  # like the images
-    test = data.Inputs(data.load(data_set, "test", data_root, input_shape(model)), scaling)
+    model = load(path, max_bytes=max_bytes, trust=trust).float()  # like the images
+    with open_archive(path) as archive:
+        shape = input_shape(model, archive.metadata, path)
+    test = data.Inputs(data.load(data_set, "test", data_root, shape), scaling)
     error, original_error = error_of_batches(model, test.batches()), None
     if _fits(originals, model):
         model.load_state_dict(originals)

@@ -15,15 +15,9 @@ from secateur.encode.convert import read_safetensors, unpack
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.reference import Reference, find_reference
 from secateur.job import Job
+from secateur.networks import modules_of
 from secateur.report.commands import command
 from secateur.results import RunError, RunResult
-
-_LOADING = """```python
-import secateur
-from huggingface_hub import hf_hub_download
-
-model = secateur.load(hf_hub_download("USER/REPOSITORY", "model.cut"))  # a plain PyTorch module
-```"""
 
 
 def write_hub_folder(run: RunDirectory, target: Path) -> Path:
@@ -58,13 +52,24 @@ def model_card(run: RunDirectory) -> str:
         f"{result.kept:,} of {result.weights:,} weights are left. Pruned with secateur while it was trained.\n",
         _table({**_sizes(result), **_errors(run, result)}),
         "\n## Use\n",
-        _LOADING,
+        _loading(job),
         "\n`model.safetensors` holds the same weights as dense tensors; `config.json` says how inputs are scaled.\n",
         "## Training\n",
         _table(_training(result)),
         f"\n    {_repeated(job)}\n",
     ]
     return "\n".join(lines)
+
+
+def _loading(job: Job) -> str:
+    """Return the code that loads the network; one that is not ours is imported, and its module has to be trusted."""
+    trust = "".join(f', trust=["{module}"]' for module in modules_of(job.network))
+    return f"""```python
+import secateur
+from huggingface_hub import hf_hub_download
+
+model = secateur.load(hf_hub_download("USER/REPOSITORY", "model.cut"){trust})  # a plain PyTorch module
+```"""
 
 
 def _front_matter(job: Job) -> str:

@@ -1,21 +1,24 @@
 """Networks by name: those of the paper, and larger ones that pruning methods are compared on.
 
 A new network is a file with an entry `Network`, listed in the table below. Another package adds one through an entry
-point of the group `secateur.networks` whose value is such an entry.
+point of the group `secateur.networks` whose value is such an entry. Any other network is named by where it is imported
+from, `package.module:callable`; see `secateur.networks.imported`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-import torch
 from torch import nn
 
+from secateur.networks import imported
 from secateur.networks.alexnet import ALEXNET, AlexNet
+from secateur.networks.imported import NetworkError, is_import_path, modules_of
 from secateur.networks.lenet import LENET_5, LENET_300_100, LeNet5, LeNet300100
 from secateur.networks.network import Network, Shape
 from secateur.networks.resnet import RESNET_50, ResNet50
 from secateur.networks.resnet_cifar import RESNET_20
+from secateur.networks.seeding import seeded
 from secateur.networks.vgg import VGG16, VGG_16
 from secateur.table import Table
 
@@ -26,11 +29,16 @@ __all__ = [
     "LeNet5",
     "LeNet300100",
     "Network",
+    "NetworkError",
     "ResNet50",
     "Shape",
     "build",
+    "is_import_path",
+    "modules_of",
     "name_of",
     "names",
+    "require_known",
+    "usual_shape",
 ]
 
 NETWORKS: Table[Network] = Table(
@@ -49,28 +57,51 @@ NETWORKS: Table[Network] = Table(
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `build` takes."""
+    """Return the names of our networks."""
     return tuple(NETWORKS)
 
 
+def require_known(name: str) -> None:
+    """Raise a ValueError unless `build` may know a name: one of ours, or `package.module:callable`."""
+    if not is_import_path(name):
+        NETWORKS.find(name)
+
+
 def build(
-    name: str, seed: int | None = None, *, classes: int | None = None, input_shape: Sequence[int] | None = None
+    name: str,
+    seed: int | None = None,
+    *,
+    classes: int | None = None,
+    input_shape: Sequence[int] | None = None,
+    trust: Collection[str] = (),
 ) -> nn.Module:
     """Build the network called `name`, for its usual number of classes and input shape unless others are given.
 
     With a seed, the weights are a function of that seed alone and the global generator keeps its state. Without one
-    they are drawn from the global generator, as usual in torch.
+    they are drawn from the global generator, as usual in torch. A name of the form `package.module:callable` is
+    imported, which runs the module, only if `trust` has the name of the module or of a package it belongs to.
     """
+    if is_import_path(name):
+        given = None if input_shape is None else _shape(name, input_shape)
+        return imported.build(name, trust, seed=seed, classes=classes, input_shape=given)
     network = NETWORKS.find(name)
     classes = network.classes if classes is None else classes
     shape: Shape = network.input_shape if input_shape is None else tuple(input_shape)  # type: ignore[assignment]  # its length is checked next
     network.require(classes, shape)
-    if seed is None:
+    with seeded(seed):
         return network.build(classes, shape)
-    with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed would also seed the generators of all GPUs, which are not restored here.
-        torch.default_generator.manual_seed(seed)
-        return network.build(classes, shape)
+
+
+def usual_shape(name: str, trust: Collection[str] = ()) -> Shape | None:
+    """Return the input shape that a network is usually built for; None if one that is not ours does not say."""
+    return imported.usual_shape(name, trust) if is_import_path(name) else NETWORKS.find(name).input_shape
+
+
+def _shape(name: str, given: Sequence[int]) -> Shape:
+    if len(given) != 3 or min(given) < 1:
+        raise ValueError(f"{name}: input_shape must be channels, height and width, got {tuple(given)}")
+    channels, height, width = given
+    return channels, height, width
 
 
 def name_of(model: nn.Module) -> tuple[str, dict[str, int | Shape]] | None:

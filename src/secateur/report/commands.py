@@ -5,13 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from secateur.budget import Budget
-from secateur.experiments.presets import has_preset, preset
+from secateur.experiments.presets import default_preset, has_preset, preset
 from secateur.job import Job
+from secateur.networks import modules_of
 
-_USUAL_PRESET, _USUAL_DATA = "paper", "mnist"  # what the command line starts from
+_USUAL_DATA = "mnist"  # what the command line starts from
 
 
 def command(job: Job, *, extra: Sequence[str] = ()) -> str:
@@ -24,7 +26,7 @@ def command(job: Job, *, extra: Sequence[str] = ()) -> str:
     start = preset(job.preset, job.network, data=job.data, seed=job.seed, to_file=to_file)
     words = ["secateur", "compress" if to_file else "prune", job.network]
     words += [] if job.data == _USUAL_DATA else ["--data", job.data]
-    words += [] if job.preset == _USUAL_PRESET else ["--preset", job.preset]
+    words += [] if job.preset == default_preset(job.network) else ["--preset", job.preset]
     if type(job.methods[0]) is not type(start.methods[0]):
         words += ["--method", job.methods[0].name]
         start = start.with_method(type(job.methods[0])())
@@ -36,6 +38,12 @@ def command(job: Job, *, extra: Sequence[str] = ()) -> str:
         words += _flags(before, after)
     words += [] if job.seed == 0 else ["--seed", str(job.seed)]
     return shlex.join([*words, *extra])
+
+
+def evaluation(run: Path, network: str) -> str:
+    """Return the command that evaluates a finished run; one whose network is not ours has to be trusted."""
+    trust = [word for module in modules_of(network) for word in ("--trust", module)]
+    return shlex.join(["secateur", "evaluate", str(run), *trust])
 
 
 def with_file(job: Job) -> Job:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from rich.console import Console
 
 from secateur.experiments.directory import RunDirectory
@@ -33,13 +35,15 @@ def leave_page(console: Console, directory: RunDirectory) -> None:
         say(console, f"No page was written ({sentence(error)}); later: secateur report {directory.path}")
 
 
-def leave_speed(console: Console, directory: RunDirectory, what: Subject | None = None) -> None:
+def leave_speed(
+    console: Console, directory: RunDirectory, what: Subject | None = None, *, trust: Collection[str] = ()
+) -> None:
     """Time a finished run's network, sparse and dense, unless it was timed before."""
     if directory.speed.exists():
         return
     from secateur.run.bench import bench
 
-    what = what or subject(str(directory.path))
+    what = what or subject(str(directory.path), trust=trust)
     try:
         found = bench(
             what.model, what.sample_shape, network=what.network, batches=(1,), repeats=_REPEATS, engines=("eager",)

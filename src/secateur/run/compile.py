@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from os import PathLike
 from typing import Any
@@ -38,6 +38,7 @@ def compile_sparse(
     *,
     plan: Plan | str | PathLike[str] | None = None,
     shared: bool = False,
+    trust: Collection[str] = (),
 ) -> nn.Module:
     """Return a network that computes the same as a pruned `model`, faster where it can: for inference on the CPU.
 
@@ -47,10 +48,11 @@ def compile_sparse(
     What was decided is the attribute `plan`; given as `plan`, it is followed without timing anything. With `shared`,
     layers of at most 255 distinct values read them from a table, which takes half the memory.
 
-    `model` may be the path of a .cut file; a plan in its metadata, under "plan", is then followed.
+    `model` may be the path of a .cut file; a plan in its metadata, under "plan", is then followed, and `trust` is that
+    of `load`.
     """
     if not isinstance(model, nn.Module):
-        model, plan = _read(model, plan)
+        model, plan = _read(model, plan, trust)
     _require_plain(model)
     inputs, keywords = _arguments(model, example_input)
     if plan is not None and not isinstance(plan, Plan):
@@ -78,12 +80,12 @@ def _arguments(
 
 
 def _read(
-    path: str | PathLike[str], plan: Plan | str | PathLike[str] | None
+    path: str | PathLike[str], plan: Plan | str | PathLike[str] | None, trust: Collection[str]
 ) -> tuple[nn.Module, Plan | str | PathLike[str] | None]:
     if plan is None:
         with open_archive(path) as archive:
             plan = Plan.of_file(archive.metadata, path)
-    return load(path), plan
+    return load(path, trust=trust), plan
 
 
 def _require_plain(model: nn.Module) -> None:

@@ -9,13 +9,14 @@ from os import PathLike
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from secateur import files
 from secateur.encode import Archive, TensorRecord, open_archive
 from secateur.encode.container import MAX_BYTES
+from secateur.encode.filling import require_match
 from secateur.graph.layers import is_plain_layer
-from secateur.graph.regions import regions
+from secateur.graph.regions import Region, regions
 from secateur.graph.simplify import fold
 from secateur.graph.trace import TRACING, note_shapes
 from secateur.run.assembly import CompiledNetwork, apply, follow
@@ -29,25 +30,36 @@ _PANEL_BYTES = 16 << 20  # that a thread keeps for images between layers where n
 DENSEST = 0.35  # layers up to here are sparse where nothing was timed: sparse kernels win there on every shape we know
 
 
-def load_sparse(path: str | PathLike[str], *, batch: int = 1, max_bytes: int = MAX_BYTES) -> nn.Module:
-    """Read a network of ours from a .cut file, straight into sparse kernels, for inputs of `batch` samples.
+def load_sparse(
+    path: str | PathLike[str], *, batch: int = 1, max_bytes: int = MAX_BYTES, trust: Collection[str] = ()
+) -> nn.Module:
+    """Read a network from a .cut file, straight into sparse kernels, for inputs of `batch` samples.
 
     A plan in the file's metadata, under "plan", is followed. Without one, layers of which at most 35 % of the weights
     are left run sparse. The dense weights of layers that run sparse are never built, batch norms are folded, and
     nothing is timed: `compile_sparse` is for the last bit of speed.
+
+    A network that is not ours is imported if `trust` allows it, as by `load`. The file has to say the shape of its
+    inputs, as those of runs do. One whose forward pass cannot be traced is returned as it is, dense.
     """
     if batch < 1:
         raise ValueError(f"batch must be ≥ 1, got {batch}")
     with TRACING:
-        return _load(path, batch, max_bytes)
+        return _load(path, batch, max_bytes, trust)
 
 
-def _load(path: str | PathLike[str], batch: int, max_bytes: int) -> nn.Module:
+def _load(path: str | PathLike[str], batch: int, max_bytes: int, trust: Collection[str]) -> nn.Module:
     with open_archive(path, max_bytes) as archive:
         stored = Plan.of_file(archive.metadata, path)
-        skeleton = _skeleton(archive, path).eval()
-        [region] = regions(skeleton, 1)
-        note_shapes(region.graph, (torch.empty((batch, *files.input_shape(skeleton)), device="meta"),))
+        is_ours = files.is_ours(archive.architecture)
+        skeleton = _skeleton(archive, path, trust).eval()
+        shape = files.input_shape(skeleton, archive.metadata, path)
+        found_regions = regions(skeleton, 1)
+        if not is_ours and not _is_whole(found_regions, archive):
+            return _load_dense(path, max_bytes, trust)
+        [region] = found_regions
+        with torch.no_grad():
+            note_shapes(region.graph, (torch.zeros((batch, *shape), device="meta" if is_ours else None),))
         weights = _fill(archive, region.graph, stored)
     fold(region.graph, partial(_fold_norm, weights))
     found = fused_layers(region.graph, weights)
@@ -58,6 +70,8 @@ def _load(path: str | PathLike[str], batch: int, max_bytes: int) -> nn.Module:
         groups = [group for sequence in sequences(found) for group in _group(sequence, weights, batch)]
     else:
         groups = _follow(stored, found, counts, path)
+    if not is_ours and not _reads_all(region.graph, groups, weights):
+        return _load_dense(path, max_bytes, trust)
     if weights:
         apply(region.graph, found, groups)
     network = CompiledNetwork(region.graph, region.graph.graph, type(skeleton).__name__)
@@ -65,6 +79,23 @@ def _load(path: str | PathLike[str], batch: int, max_bytes: int) -> nn.Module:
     plan = Plan(named, counts, batch, torch.get_num_threads(), bindings.lanes())
     network.plan = plan  # type: ignore[assignment]  # a plain attribute, not a tensor
     return network.eval().requires_grad_(False)
+
+
+def _is_whole(found: Sequence[Region], archive: Archive) -> bool:
+    """Return whether a network was traced as one graph whose tensors have the names that they have in the file."""
+    names = {record.name for record in archive.records}
+    return [region.path for region in found] == [""] and set(found[0].graph.state_dict()) <= names
+
+
+def _reads_all(graph: fx.GraphModule, groups: Sequence[Group], weights: Collection[str]) -> bool:
+    """Return whether each sparse weight is read by a sparse layer and by nothing else, such as the forward itself."""
+    covered = {name for group in groups for name in group.layers}
+    own = {f"{name}.weight" for name in weights}
+    return covered >= set(weights) and not any(n.op == "get_attr" and n.target in own for n in graph.graph.nodes)
+
+
+def _load_dense(path: str | PathLike[str], max_bytes: int, trust: Collection[str]) -> nn.Module:
+    return files.load(path, max_bytes=max_bytes, trust=trust).float().eval().requires_grad_(False)
 
 
 def _fold_norm(
@@ -103,13 +134,19 @@ def _follow(
         raise ValueError(f"{path}: {error}") from error
 
 
-def _skeleton(archive: Archive, path: str | PathLike[str]) -> nn.Module:
-    """Return the network that a file names on the meta device, if it is one of ours and the file holds all of it."""
+def _skeleton(archive: Archive, path: str | PathLike[str], trust: Collection[str]) -> nn.Module:
+    """Return the network that a file names, if the file holds all of it; one of ours is on the meta device."""
     architecture = archive.architecture
-    if not files.is_ours(architecture):
-        what = "does not say which network it holds" if architecture is None else f"holds a {architecture.name}"
-        raise ValueError(f"{path} {what}: load it into a model of yours, and compile that with compile_sparse")
-    return files.skeleton(archive, path).float()
+    if architecture is None:
+        raise ValueError(
+            f"{path} does not say which network it holds: load it into a model of yours, and compile that with "
+            "compile_sparse"
+        )
+    if files.is_ours(architecture):
+        return files.skeleton(archive, path).float()
+    model = files.build_imported(archive, path, trust)
+    require_match(archive, model.state_dict(), type(model).__name__, path)
+    return model.float()
 
 
 def _fill(archive: Archive, graph: nn.Module, plan: Plan | None) -> dict[str, SparseWeight]:

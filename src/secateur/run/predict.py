@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from secateur import data, networks
 from secateur.encode import open_archive
-from secateur.files import build_empty, input_shape, is_ours, read_inputs
+from secateur.files import build_empty, input_shape, is_ours, read_inputs, recorded_shape
+from secateur.networks import imported
 from secateur.run.load import load_sparse
 
 _STANDARD_INPUT = Path("-")
@@ -46,25 +47,32 @@ class Answer:
 
 
 def predict(
-    path: Path, sources: Sequence[Path], *, top: int = 3, invert: bool = False, batch: int = 64
+    path: Path,
+    sources: Sequence[Path],
+    *,
+    top: int = 3,
+    invert: bool = False,
+    batch: int = 64,
+    trust: Collection[str] = (),
 ) -> Iterator[Answer]:
     """Yield what the network in a .cut file says of pictures, in their order, `batch` of them at a time.
 
     A source is a picture, a folder, whose pictures are taken by name, or "-", the bytes of one on standard input. A
     picture that cannot be read gives an answer that says so; the others are still answered. `invert` is for
-    ink on paper where the network was trained on white strokes on black, as on MNIST.
+    ink on paper where the network was trained on white strokes on black, as on MNIST. `trust` names the modules that
+    may be imported to build a network that is not ours.
     """
     for name, number in (("top", top), ("batch", batch)):
         if number < 1:
             raise ValueError(f"{name} must be ≥ 1, got {number}")
     data.require_pillow()
-    shape = _input_shape(path)
+    shape = _input_shape(path, trust)
     expected = read_inputs(path)
     network: nn.Module | None = None
     pictures = _read_all(sources, shape, invert=invert, crop=expected.is_folder)
     while together := [*islice(pictures, batch)]:
         # Laid out for as many pictures as come at a time; the first batch is the largest.
-        network = network if network is not None else load_sparse(path, batch=len(together))
+        network = network if network is not None else load_sparse(path, batch=len(together), trust=trust)
         found = [picture for _, picture in together if isinstance(picture, Tensor)]
         rows = iter(_probabilities(network, expected.scaling(torch.stack(found)))) if found else iter(())
         for name, picture in together:
@@ -74,14 +82,22 @@ def predict(
                 yield _answer(name, next(rows), expected.classes, top)
 
 
-def _input_shape(path: Path) -> tuple[int, int, int]:
+def _input_shape(path: Path, trust: Collection[str]) -> networks.Shape:
+    """Return the shape of a network's inputs; a network that is not ours is looked at, but not yet imported."""
     with open_archive(path) as archive:
-        architecture = archive.architecture
-    is_known = is_ours(architecture)
-    if architecture is None or not is_known or (architecture.is_named and architecture.name not in networks.NETWORKS):
+        architecture, metadata = archive.architecture, archive.metadata
+    if architecture is None or (architecture.is_named and architecture.name not in networks.NETWORKS):
         held = "does not say which network it holds" if architecture is None else f"holds a {architecture.name}"
         raise ValueError(f"{path} {held}: predict runs {', '.join(networks.names())}, load the others in Python")
-    return input_shape(build_empty(architecture, path))
+    if is_ours(architecture):
+        return input_shape(build_empty(architecture, path), {}, path)
+    imported.require_trusted(architecture.name, trust, path)
+    shape = recorded_shape(metadata)
+    if shape is None:
+        raise ValueError(
+            f"{path} holds a {architecture.name} and does not say the shape of its inputs: load it in Python"
+        )
+    return shape
 
 
 def _probabilities(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import shlex
 from dataclasses import dataclass
 
 from secateur.literature import published_files, the_paper
-from secateur.report.commands import command, with_file
+from secateur.report.commands import command, evaluation, with_file
 from secateur.report.page.run import Run
 from secateur.report.ratios import times
 
@@ -100,7 +100,7 @@ def _error_card(run: Run) -> Card:
     if paper is not None:
         notes.append((f"The paper: {paper.change:+.1f} points compared with its own dense network.", ""))
     if error.images == "validation" and run.is_finished:
-        notes.append(("For test images:", shlex.join(["secateur", "evaluate", str(run.directory.path)])))
+        notes.append(("For test images:", evaluation(run.directory.path, run.network)))
     longest = max(length for _, _, length in rows) or 1.0
     return Card(
         title="Error",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from secateur.literature import published
-from secateur.report.commands import command, with_file
+from secateur.report.commands import command, evaluation, with_file
 from secateur.report.page.answers import Gallery, class_sheet, gallery
 from secateur.report.page.cards import Card, cards
 from secateur.report.page.names import letter
@@ -183,6 +183,6 @@ def _commands(run: Run) -> tuple[tuple[str, str], ...]:
             found.append(("The same with few values per layer", command(with_file(run.job))))
         found.append(("The dense reference", command(run.job.reference())))
     place = str(run.directory.path)
-    found.append(("Evaluate it on test images", shlex.join(["secateur", "evaluate", place])))
+    found.append(("Evaluate it on test images", evaluation(run.directory.path, run.network)))
     found.append(("Write this page again", shlex.join(["secateur", "report", place])))
     return tuple(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping
 
 from rich.console import Console
@@ -13,6 +12,7 @@ from rich.text import Text
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.reference import Reference, find_reference
 from secateur.job import GIVEN
+from secateur.report.commands import evaluation
 from secateur.report.forms import in_words
 from secateur.report.ratios import times
 from secateur.report.terminal.lines import say
@@ -46,8 +46,9 @@ def print_outcome(console: Console, directory: RunDirectory) -> None:
     if directory.page.exists():
         say(console, f"page: {directory.page}")
     say(console, f"file: {directory.file}")
-    if not directory.test.exists() and directory.read_job().preset != GIVEN:
-        say(console, f"next: {shlex.join(['secateur', 'evaluate', str(directory.path)])}")
+    job = directory.read_job()
+    if not directory.test.exists() and job.preset != GIVEN:
+        say(console, f"next: {evaluation(directory.path, job.network)}")
 
 
 def print_layers(console: Console, directory: RunDirectory) -> None:
