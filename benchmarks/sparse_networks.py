@@ -68,7 +68,7 @@ def pruned_lenet(name: str, options: argparse.Namespace) -> nn.Module:
     path = getattr(options, name.replace("-", "_"))
     if path is None:
         path = run(preset("quick", name, data=options.data), options.runs, resume=True).model
-    model = secateur.load(path) if path.suffix == ".cut" else load_model(path)[0]
+    model = secateur.load(path) if path.suffix == ".cut" else load_model(path)
     return model.eval()
 
 

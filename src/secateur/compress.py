@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from secateur.budget import Budget
 from secateur.experiments.directory import RunDirectory
-from secateur.experiments.given_data import GivenData, batches_of, first_inputs, given_data
+from secateur.experiments.given_data import GivenData, batches_of, given_data
 from secateur.experiments.outcome import DENSE, FILE
 from secateur.experiments.runner import carry_out, is_finished
 from secateur.experiments.subject import Subject
@@ -216,8 +216,6 @@ def _leave_page(console: Console, place: RunDirectory, model: nn.Module, data: G
     """Write the page, with the speed of the network if its input is one tensor of floats."""
     from secateur.report.finish import leave_page, leave_speed
 
-    inputs = first_inputs(data.validation, 1)
-    if inputs is not None and len(inputs) == 1 and inputs[0].is_floating_point():
-        shape = tuple(inputs[0].shape[1:])
-        leave_speed(console, place, Subject(str(place.path), type(model).__name__, model.cpu(), shape))
+    if data.input_shape is not None:
+        leave_speed(console, place, Subject(str(place.path), type(model).__name__, model.cpu(), data.input_shape))
     leave_page(console, place)

@@ -11,6 +11,7 @@ from typing_extensions import Doc
 from secateur.encode.codecs import CODECS
 from secateur.methods import Dense, Manessi2018, Method, method_from_json, method_to_json
 from secateur.nearest import require_choices
+from secateur.networks import modules_of
 from secateur.plain_data import from_plain, to_plain
 from secateur.train.recipe import Recipe, require_whole
 
@@ -77,6 +78,11 @@ class Job:
     def is_dense(self) -> bool:
         """Whether it only trains the network: a reference for other jobs."""
         return all(method.is_reference for method in self.methods)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules of other packages that its network and its data are in."""
+        return tuple(dict.fromkeys((*modules_of(self.network), *modules_of(self.data))))
 
     def with_method(self, method: Method) -> Job:
         """Return the job with another first method, trained for as many epochs in all.

@@ -155,7 +155,7 @@ def test_figure_3_counts_the_weights_of_the_networks_that_were_trained(trained):
     study = read(GatheringStudy, figure_path(places.results, "figure3"))
     assert [(entry.lambda_wd, entry.seed) for entry in study.networks] == [(1e-4, 0), (1e-4, 1), (0.0, 0), (0.0, 1)]
     directory = run(job, places.runs)
-    layer = load_model(directory.model)[0].fc1
+    layer = load_model(directory.model).fc1
     assert isinstance(layer, nn.Linear)
     kept = int((layer.weight != 0).sum())
     entry = study.networks[0]

@@ -125,7 +125,7 @@ def test_the_networks_of_a_run_are_built_when_they_are_trusted(finished, importe
         load_stage(finished)
     assert not imported.exists()
     x = torch.rand(2, 1, 12, 12)
-    model, _ = load_model(finished.model, ["mynets"])
+    model = load_model(finished.model, ["mynets"])
     torch.testing.assert_close(secateur.load(finished.file, trust=["mynets"])(x), model(x))
     assert load_stage(finished, trust=["mynets"])[3].out_features == 3
 

@@ -20,7 +20,7 @@ from secateur.data.sets import DATA_SETS
 from secateur.experiments import runner
 from secateur.experiments.directory import RunDirectory, newest_begun, newest_finished
 from secateur.experiments.evaluate import evaluate
-from secateur.experiments.models import load_model, load_stage
+from secateur.experiments.models import load_model, load_stage, read_recorded
 from secateur.experiments.presets import run_name
 from secateur.experiments.runner import run
 from secateur.experiments.studies.sensitivity import cut_at
@@ -54,7 +54,7 @@ def copy_of(directory: RunDirectory, into: Path) -> RunDirectory:
 
 
 def test_a_run_leaves_a_plain_network_with_the_zeros_it_reports(finished):
-    result, (model, _) = finished.read_result(), load_model(finished.model)
+    result, model = finished.read_result(), load_model(finished.model)
     totals = count(model)
     assert result.weights == totals.prunable.weights == 266_200
     assert result.kept == totals.prunable.kept < 266_200
@@ -110,7 +110,7 @@ def test_the_live_estimate_is_near_the_size_of_the_file(finished):
 
 def test_fine_tuning_keeps_every_zero(finished):
     cut = prune(load_stage(finished), PRUNING.cutoff).state_dict()
-    final = load_model(finished.model)[0].state_dict()
+    final = load_model(finished.model).state_dict()
     assert all((final[name][cut[name] == 0] == 0).all() for name in cut if name.endswith("weight"))
     assert any(not torch.equal(final[name], cut[name]) for name in cut)
 
@@ -129,7 +129,7 @@ def test_the_best_cutoff_is_chosen_on_validation_images(finished):
 def test_without_few_values_the_file_holds_the_network_as_it_is(finished, tmp_path):
     job = replace(PRUNE, coding=Coding(sort_units=False))
     directory = run(job, tmp_path)
-    model, network = load_model(directory.model)[0], secateur.load(directory.file)
+    model, network = load_model(directory.model), secateur.load(directory.file)
     assert all(torch.equal(value, network.state_dict()[name]) for name, value in model.state_dict().items())
     assert directory.read_result().errors["pruned"] == finished.read_result().errors["pruned"]
 
@@ -331,7 +331,7 @@ def test_an_evaluation_covers_every_form_of_the_network(finished, tmp_path):
     directory = copy_of(finished, tmp_path)
     errors = evaluate(directory).errors
     test = data.load("digits", "test")
-    model, scaling = load_model(directory.model)
+    model, scaling = load_model(directory.model), read_recorded(directory.model).scaling
     wrong = (model(scaling(test.images)).argmax(1) != test.labels).float().mean().item()
     assert errors["shared"] == pytest.approx(100 * wrong)
     assert list(errors) == ["sibling", "theta", "raw", "pruned", "shared", "file"]

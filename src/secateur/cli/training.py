@@ -69,7 +69,13 @@ class Training(Command):
     interrupted: ClassVar[str] = "interrupted; the run is kept: the same command with --resume continues it"
 
     network: Network
-    data: Annotated[str, Doc(f"{_listed(data.names())}, or a folder with a folder of pictures per class")] = "mnist"
+    data: Annotated[
+        str,
+        Doc(
+            f"{_listed(data.names())}, a folder with a folder of pictures per class, or package.module:callable, which "
+            "returns training and validation data, and test data if there are any"
+        ),
+    ] = "mnist"
     preset: Annotated[
         str,
         Doc(
@@ -107,12 +113,13 @@ class Training(Command):
             networks.require_known(chosen.network)
         chosen = cls._parsed(words, chosen.network)  # a name among the words may have been the value of a flag
         with usage():
-            data.require_known(chosen.data)
+            if not networks.is_import_path(chosen.data):
+                data.require_known(chosen.data)
             require_at_least(0, most=2**63 - 1, seed=chosen.seed)
             require_at_least(1, most=MOST_THREADS, threads=chosen.threads)
-            allow_imports(networks.modules_of(chosen.network))
+            allow_imports(chosen.job().modules)
             if networks.is_import_path(chosen.network):
-                shape = find_input_shape(chosen.job(), networks.modules_of(chosen.network))
+                shape = find_input_shape(chosen.job(), chosen.job().modules)
                 chosen = replace(chosen, inputs=replace(chosen.inputs, input_shape=shape))
             network = _network(chosen.job())
             chosen.job().methods[0].check(network)
@@ -152,7 +159,7 @@ class Training(Command):
         method: Method = self.settings  # type: ignore[attr-defined]  # a field that `parsed` adds
         return Job(
             network=self.network,
-            data=self.data if self.data in data.DATA_SETS else str(Path(self.data).resolve()),
+            data=self.data if self._is_named else str(Path(self.data).resolve()),
             preset=self.preset,
             methods=(method,),
             recipe=self.recipe,
@@ -160,6 +167,10 @@ class Training(Command):
             coding=self.coding,
             seed=self.seed,
         )
+
+    @property
+    def _is_named(self) -> bool:
+        return self.data in data.DATA_SETS or networks.is_import_path(self.data)
 
     @override
     def __call__(self) -> int:
@@ -178,7 +189,7 @@ class Training(Command):
         if not is_main_process():
             return 0
         directory.result.touch()  # the newest run is the one that was asked for, not its reference
-        leave_speed(console, directory, trust=networks.modules_of(job.network))
+        leave_speed(console, directory, trust=job.modules)
         finish(console, directory, verbose=self.verbose and not self.json, silent=self.json)
         if self.json:
             print(json.dumps(to_plain(directory.read_result())))
@@ -203,7 +214,7 @@ class Training(Command):
                 data_root=self.data_root,
                 resume=self.resume,
                 observer=observer,
-                trust=networks.modules_of(job.network),  # which the user has typed
+                trust=job.modules,  # which the user has typed
             )
 
     def _say(self, console: Console, line: str) -> None:
@@ -282,7 +293,7 @@ def _network(job: Job) -> nn.Module:
     """
     entry, trust = data.DATA_SETS.get(job.data), networks.modules_of(job.network)
     classes = None if entry is None else len(entry.classes)
-    if entry is None and trust:
+    if entry is None and trust and not networks.is_import_path(job.data):
         classes = len(data.classes_of(Path(job.data)))
     shape = job.inputs.input_shape if entry is None else entry.shape
     with _without_memory(job.network):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
 
+from secateur import networks
 from secateur.data import Inputs
 from secateur.experiments.directory import RunDirectory
+from secateur.experiments.given_data import batches_of
 from secateur.experiments.images import load_split
+from secateur.experiments.imported_data import load_parts, workload_of
 from secateur.experiments.models import build_again, read_recorded, restore
 from secateur.experiments.outcome import FILE
 from secateur.experiments.pipeline import pipeline
 from secateur.experiments.reference import trained_reference
 from secateur.files import load
-from secateur.job import GIVEN
+from secateur.job import GIVEN, Job
 from secateur.measure import error_of_batches
 from secateur.results import EvaluationResult, RunError, write
 
@@ -36,19 +40,31 @@ def evaluate(
             f"{directory.path} was trained on data given in Python, and without test data: "
             "secateur.compress(…, test=…) evaluates a network on these"
         )
-    _, input_shape, scaling = read_recorded(directory.model)
     network = build_again(directory, job, trust)
-    test = Inputs(load_split(job, "test", data_root, input_shape), scaling)
-
-    def error(network: nn.Module) -> float:
-        return error_of_batches(network, test.batches())
-
+    error, images = _measure(directory, job, network, data_root, trust)
     forms = pipeline(job, network, lambda stage: restore(directory, job, stage))
     errors = {name: error(network) for name, network in forms}
     errors[FILE] = error(load(directory.file, trust=trust))
-    result = EvaluationResult(errors=errors, images=len(test))
+    result = EvaluationResult(errors=errors, images=images)
     write(directory.test, result)
     return result
+
+
+def _measure(
+    directory: RunDirectory, job: Job, network: nn.Module, data_root: Path | None, trust: Collection[str]
+) -> tuple[Callable[[nn.Module], float], int]:
+    """Return how a network is measured on the test set of a job, and the number of its samples."""
+    if networks.is_import_path(job.data):
+        parts = load_parts(job.data, trust)
+        if parts.test is None:
+            raise RunError(f"{job.data} returns no test data: let it return (train, validation, test)")
+        unseen = replace(workload_of(parts, network), validation=batches_of(parts.test, "test"))
+        return lambda model: unseen.evaluate(model).error, unseen.validation_samples
+    recorded = read_recorded(directory.model)
+    if recorded.scaling is None:
+        raise RunError(f"{directory.model} does not say how its inputs are scaled: run it again")
+    test = Inputs(load_split(job, "test", data_root, recorded.input_shape), recorded.scaling)
+    return lambda model: error_of_batches(model, test.batches()), len(test)
 
 
 def evaluate_with_reference(

@@ -6,7 +6,6 @@ import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -40,6 +39,7 @@ class GivenData:
     measure: str
     classes: tuple[str, ...] = ()
     error: Callable[[nn.Module], float] | None = None
+    input_shape: tuple[int, ...] | None = None  # of one sample, if it is one tensor
 
     @property
     def validation_samples(self) -> int:
@@ -56,13 +56,13 @@ class GivenData:
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """Nothing: how the inputs were prepared is not known."""
-        return {}
+        """The shape of an input, if it is one tensor; how it was prepared is not known."""
+        return {} if self.input_shape is None else {"input_shape": " ".join(map(str, self.input_shape))}
 
     @property
     def sizes(self) -> Mapping[str, str]:
-        """Nothing: the network is given."""
-        return {}
+        """The shape of an input and the number of classes, where they are known."""
+        return {**self.metadata, **({"classes": str(len(self.classes))} if self.classes else {})}
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Return the error of a network on the validation data."""
@@ -115,6 +115,7 @@ def given_data(
         ERROR if is_classifier else LOSS,
         _classes(model, validation, first) if is_classifier else (),
         error,
+        _input_shape(first),
     )
 
 
@@ -271,12 +272,7 @@ def _as_pictures(batch: Batch) -> Tensor:
     return ((pixels - least) / (most - least).clamp(min=1e-9) * 255).round().to(torch.uint8)
 
 
-def first_inputs(validation: Batches, number: int) -> tuple[Tensor, ...] | None:
-    """Return the inputs of the first samples if they are tensors alone; None for mappings, whose names matter."""
-    batch = next(islice(validation.epoch(0), 1))
-    match batch:
-        case Tensor():
-            return (batch[:number],)
-        case [*inputs, _] if inputs and all(isinstance(each, Tensor) for each in inputs):
-            return tuple(each[:number] for each in inputs)
-    return None
+def _input_shape(batch: Batch) -> tuple[int, ...] | None:
+    """Return the shape of one input if a network is given one tensor of floats."""
+    inputs = batch[0] if isinstance(batch, tuple | list) and len(batch) <= 2 else batch
+    return tuple(inputs.shape[1:]) if isinstance(inputs, Tensor) and inputs.is_floating_point() else None

@@ -11,13 +11,13 @@ from secateur.networks import Shape, imported
 
 
 def find_input_shape(job: Job, trust: Collection[str] = ()) -> Shape | None:
-    """Return the shape that the pictures of a job's folder are resized to; None for a data set with a shape of its own.
+    """Return the shape that the pictures of a job's folder are resized to; None for data with a shape of their own.
 
     It is the one in the job's settings; else the usual one of the network, which one that is not ours gives as its
     attribute `input_shape`; else the size of the pictures, if they all have one, with the channels that the network's
     first convolution takes. A ValueError names the flag if there is none.
     """
-    if job.inputs.input_shape is not None or job.data in data.DATA_SETS:
+    if job.inputs.input_shape is not None or job.data in data.DATA_SETS or networks.is_import_path(job.data):
         return job.inputs.input_shape
     if not networks.is_import_path(job.network):
         return networks.NETWORKS.find(job.network).input_shape

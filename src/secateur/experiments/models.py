@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import safetensors.torch
 import torch
@@ -23,7 +23,7 @@ from secateur.train import checkpoint
 from secateur.train.stage import Stage
 
 
-def build(job: Job, classes: int, input_shape: Shape, trust: Collection[str] = ()) -> nn.Module:
+def build(job: Job, classes: int | None, input_shape: Shape | None, trust: Collection[str] = ()) -> nn.Module:
     """Return the untrained network of a job, for a number of classes and images of a shape.
 
     A network that is not ours is imported if `trust` has the name of its module.
@@ -35,7 +35,7 @@ def build(job: Job, classes: int, input_shape: Shape, trust: Collection[str] = (
 
 
 def architecture(
-    job: Job, classes: int, input_shape: Shape, trust: Collection[str]
+    job: Job, classes: int | None, input_shape: Shape | None, trust: Collection[str]
 ) -> tuple[str, dict[str, Any]] | None:
     """Return what a file says about a network that is not ours, so that it can be built again; None for ours."""
     if not networks.is_import_path(job.network):
@@ -50,24 +50,33 @@ def save_model(path: Path, model: nn.Module, job: Job, sizes: Mapping[str, str])
     write_atomically(path, _with_sorted_header(safetensors.torch.save(state, metadata=header)))
 
 
-def load_model(path: Path, trust: Collection[str] = ()) -> tuple[nn.Module, Scaling]:
-    """Return a finished run's network and the scaling its inputs need."""
+def load_model(path: Path, trust: Collection[str] = ()) -> nn.Module:
+    """Return a finished run's network."""
     header, state = _read(path)
     try:
         model = networks.build(_trusted(header["network"], trust, path), **_sizes(header), seed=0, trust=trust)
         model.load_state_dict(state)
-        return model, Scaling.from_text(header)
+        return model
     except NetworkError:
         raise
     except (KeyError, ValueError, RuntimeError) as error:
         raise _not_a_model(path, error) from error
 
 
-def read_recorded(path: Path) -> tuple[str, Shape, Scaling]:
-    """Return the name of a finished run's network, the shape of its inputs and their scaling; nothing is built."""
+class Recorded(NamedTuple):
+    """What a finished run says about its network without building it."""
+
+    network: str
+    input_shape: Shape | None  # None: its inputs are no images
+    scaling: Scaling | None  # None: its inputs were prepared by other code
+
+
+def read_recorded(path: Path) -> Recorded:
+    """Return the name of a finished run's network, and the shape and the scaling of its inputs; nothing is built."""
     header, _ = _read(path)
     try:
-        return header["network"], _sizes(header)["input_shape"], Scaling.from_text(header)
+        scaling = Scaling.from_text(header) if "mean" in header else None
+        return Recorded(header["network"], _sizes(header)["input_shape"], scaling)
     except (KeyError, ValueError) as error:
         raise _not_a_model(path, error) from error
 
@@ -102,13 +111,17 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _sizes(header: Mapping[str, str]) -> _Sizes:
-    channels, height, width = map(int, header["input_shape"].split())
-    return {"classes": int(header["classes"]), "input_shape": (channels, height, width)}
+    """Return what a network was built for; data of another package may not tell."""
+    shape: Shape | None = None
+    if "input_shape" in header:
+        sides = tuple(map(int, header["input_shape"].split()))
+        shape = sides if len(sides) == 3 else None
+    return {"classes": int(header["classes"]) if "classes" in header else None, "input_shape": shape}
 
 
 class _Sizes(TypedDict):
-    classes: int
-    input_shape: Shape
+    classes: int | None
+    input_shape: Shape | None
 
 
 def _not_a_model(path: Path, error: Exception) -> RunError:

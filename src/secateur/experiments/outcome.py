@@ -119,7 +119,7 @@ class Outcome:
         """Return the answers of the dense network that was trained alongside; None if there is none to read."""
         other = trained_reference(self.job, self.directory)
         try:
-            return None if other is None else self.workload.evaluate(load_model(other.model, self.trust)[0]).answers
+            return None if other is None else self.workload.evaluate(load_model(other.model, self.trust)).answers
         except RunError:
             return None
 

@@ -154,7 +154,7 @@ def run_name(job: Job) -> str:
     if type(job.methods[0]) is not type(usual.methods[0]):
         like = like.with_method(type(job.methods[0])())
     # A file name of Windows has no colon.
-    parts = [job.network.replace(":", "."), Path(job.data).name, job.preset]
+    parts = [job.network.replace(":", "."), Path(job.data).name.replace(":", "."), job.preset]
     if job.label != usual.label:
         parts.append(job.label)
     different = _differences(like.to_json(), job.to_json())

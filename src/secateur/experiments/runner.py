@@ -8,9 +8,11 @@ from pathlib import Path
 
 from torch import nn
 
+from secateur import networks
 from secateur.atomic import write_atomically
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.images import load_images
+from secateur.experiments.imported_data import load_parts, sizes_of, workload_of
 from secateur.experiments.models import architecture, build
 from secateur.experiments.outcome import DENSE, Outcome
 from secateur.experiments.pipeline import pipeline
@@ -20,6 +22,7 @@ from secateur.experiments.workload import Workload
 from secateur.files import GivenArchitecture
 from secateur.job import Job
 from secateur.methods import Aids, Cautious
+from secateur.networks import Shape
 from secateur.results import RunError, write
 from secateur.train.observers import Observer, Silent
 from secateur.train.processes import is_main_process, join_processes, wait_for_all
@@ -43,14 +46,26 @@ def run(
     directory = RunDirectory(root / run_name(job))
     if is_finished(directory, job, resume=resume):
         return directory
-    images = load_images(job, data_root, trust)
-    seen = images.training.images
-    model = build(job, len(seen.classes), seen.shape, trust)
-    named = architecture(job, len(seen.classes), seen.shape, trust)
+    model, workload, sizes = _prepared(job, data_root, trust)
+    named = architecture(job, *sizes, trust)
     shorter = [replace(job, methods=job.methods[:number]) for number in range(len(job.methods) - 1, 0, -1)]
     earlier = [(start, RunDirectory(root / run_name(start))) for start in shorter]
-    carry_out(job, directory, model, images, architecture=named, earlier=earlier, observer=observer, trust=trust)
+    carry_out(job, directory, model, workload, architecture=named, earlier=earlier, observer=observer, trust=trust)
     return directory
+
+
+def _prepared(
+    job: Job, data_root: Path | None, trust: Collection[str]
+) -> tuple[nn.Module, Workload, tuple[int | None, Shape | None]]:
+    """Return the untrained network of a job, its data, and the classes and the shape that the network was built for."""
+    if networks.is_import_path(job.data):
+        parts = load_parts(job.data, trust)
+        sizes = sizes_of(parts.train)
+        model = build(job, *sizes, trust)
+        return model, workload_of(parts, model), sizes
+    images = load_images(job, data_root, trust)
+    seen = images.training.images
+    return build(job, len(seen.classes), seen.shape, trust), images, (len(seen.classes), seen.shape)
 
 
 def is_finished(directory: RunDirectory, job: Job, *, resume: bool) -> bool:

@@ -16,6 +16,7 @@ from secateur.experiments.directory import RunDirectory
 from secateur.experiments.models import load_model, read_recorded
 from secateur.files import input_shape as shape_in_file
 from secateur.files import load
+from secateur.job import GIVEN
 from secateur.nearest import require_one_of
 from secateur.networks import Shape, imported
 from secateur.plain_data import from_plain
@@ -89,7 +90,9 @@ def subject(
     if path.is_dir():
         directory = directory or RunDirectory(path)
         own = RunDirectory(path)
-        found = _of_run(own, trust) if own.model.exists() or not own.file.exists() else _of_file(own.file, trust)
+        is_given = own.job.exists() and own.read_job().preset == GIVEN
+        has_model = not is_given and (own.model.exists() or not own.file.exists())
+        found = _of_run(own, trust) if has_model else _of_file(own.file, trust)
     else:
         found = _of_file(path, trust)
     if directory is not None and not directory.path.is_dir():
@@ -101,7 +104,10 @@ def subject(
 def _of_run(run: RunDirectory, trust: Collection[str]) -> tuple[str, nn.Module, Shape]:
     """Return the finished network of a run with its name and the shape of its inputs."""
     network, shape, _ = read_recorded(run.model)
-    return network, load_model(run.model, trust)[0], shape
+    model = load_model(run.model, trust)
+    if shape is None:
+        raise RunError(f"{run.path} holds a network whose inputs are no images: time it in Python, secateur.run.bench")
+    return network, model, shape
 
 
 def _of_file(path: Path, trust: Collection[str]) -> tuple[str, nn.Module, Shape]:

@@ -40,9 +40,10 @@ def command(job: Job, *, extra: Sequence[str] = ()) -> str:
     return shlex.join([*words, *extra])
 
 
-def evaluation(run: Path, network: str) -> str:
-    """Return the command that evaluates a finished run; one whose network is not ours has to be trusted."""
-    trust = [word for module in modules_of(network) for word in ("--trust", module)]
+def evaluation(run: Path, network: str, data: str) -> str:
+    """Return the command that evaluates a finished run; modules of its network and data have to be trusted."""
+    modules = dict.fromkeys((*modules_of(network), *modules_of(data)))
+    trust = [word for module in modules for word in ("--trust", module)]
     return shlex.join(["secateur", "evaluate", str(run), *trust])
 
 

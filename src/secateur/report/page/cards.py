@@ -100,7 +100,7 @@ def _error_card(run: Run) -> Card:
     if paper is not None:
         notes.append((f"The paper: {paper.change:+.1f} points compared with its own dense network.", ""))
     if error.images == "validation" and run.is_finished:
-        notes.append(("For test images:", evaluation(run.directory.path, run.network)))
+        notes.append(("For test images:", evaluation(run.directory.path, run.network, run.data)))
     longest = max(length for _, _, length in rows) or 1.0
     return Card(
         title="Error",

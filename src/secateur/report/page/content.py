@@ -183,6 +183,6 @@ def _commands(run: Run) -> tuple[tuple[str, str], ...]:
             found.append(("The same with few values per layer", command(with_file(run.job))))
         found.append(("The dense reference", command(run.job.reference())))
     place = str(run.directory.path)
-    found.append(("Evaluate it on test images", evaluation(run.directory.path, run.network)))
+    found.append(("Evaluate it on test images", evaluation(run.directory.path, run.network, run.data)))
     found.append(("Write this page again", shlex.join(["secateur", "report", place])))
     return tuple(found)

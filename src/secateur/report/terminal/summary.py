@@ -48,7 +48,7 @@ def print_outcome(console: Console, directory: RunDirectory) -> None:
     say(console, f"file: {directory.file}")
     job = directory.read_job()
     if not directory.test.exists() and job.preset != GIVEN:
-        say(console, f"next: {evaluation(directory.path, job.network)}")
+        say(console, f"next: {evaluation(directory.path, job.network, job.data)}")
 
 
 def print_layers(console: Console, directory: RunDirectory) -> None:
