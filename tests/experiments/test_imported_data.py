@@ -63,7 +63,7 @@ def prune(data):
         "--batch-size",
         "16",
     ]
-    return main(words)
+    return main(["prune", "mydata:net", "--data", data, *settings])
 
 
 def test_a_run_is_trained_evaluated_and_timed(module, capsys):
