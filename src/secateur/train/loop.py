@@ -11,9 +11,9 @@ import math
 import platform
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,15 @@ class Source(Protocol):
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return inputs and labels."""
+        ...
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A source that is told which batches it will be asked for, so that it can read them while the network trains."""
+
+    def read_ahead(self, batches: Sequence[Tensor], seed: int) -> None:
+        """Begin to read the batches of an epoch; the seed is the same in all processes that train together."""
         ...
 
 
@@ -110,7 +119,11 @@ class _Training:
         terms: dict[str, Tensor | float] = {}
         self.prepared.train()
         order = torch.randperm(len(self.source), generator=_generator(self.seed, stage.phase, epoch))
-        for step, indices in enumerate(order.split(recipe.batch_size)):
+        batches = order.split(recipe.batch_size)
+        if isinstance(self.source, ReadsAhead):
+            own = [part for indices in batches for part, _ in self._parts(indices)]
+            self.source.read_ahead(own, _generator(self.seed, stage.phase, epoch, "images").initial_seed())
+        for step, indices in enumerate(batches):
             done = epoch * self.steps + step
             self._set_rates(done / total)
             loss += self._step(indices, generator, terms)
@@ -133,11 +146,9 @@ class _Training:
     def _step(self, indices: Tensor, generator: torch.Generator, terms: dict[str, Tensor | float]) -> Tensor:
         """Take one step; add each term of its loss to `terms`, and return its share of the epoch's mean loss."""
         accelerator, recipe = self.accelerator, self.stage.recipe
-        mean, processes = torch.zeros((), dtype=torch.float64), accelerator.num_processes
-        for part in indices[accelerator.process_index :: processes].tensor_split(recipe.accumulate):
-            # Gradients are averaged over processes. One without images takes part with one that counts nothing.
-            share = len(part) * processes / len(indices)
-            inputs, labels = self.source.batch(part if len(part) else indices[:1], generator)
+        mean = torch.zeros((), dtype=torch.float64)
+        for part, share in self._parts(indices):
+            inputs, labels = self.source.batch(part, generator)
             inputs, labels = _channels_last(inputs).to(accelerator.device), labels.to(accelerator.device)
             with accelerator.autocast():
                 loss = functional.cross_entropy(self.prepared(inputs), labels)
@@ -155,6 +166,15 @@ class _Training:
         after_step(self.stage.model)
         self.optimizer.zero_grad()
         return mean
+
+    def _parts(self, indices: Tensor) -> Iterator[tuple[Tensor, float]]:
+        """Yield what this process reads of a batch, one micro-batch after the other, and how much each counts.
+
+        Gradients are averaged over processes. One without images takes part with one that counts nothing.
+        """
+        processes = self.accelerator.num_processes
+        for part in indices[self.accelerator.process_index :: processes].tensor_split(self.stage.recipe.accumulate):
+            yield part if len(part) else indices[:1], len(part) * processes / len(indices)
 
     def _clipped(self) -> list[Tensor]:
         """Return what `clip_norm` is for: not the thresholds, whose gradients are sums over whole layers."""
