@@ -27,7 +27,7 @@ from secateur.graph.hidden_units import with_sorted_units
 from secateur.weights.tensors import tensors
 
 if TYPE_CHECKING:
-    from secateur.data import Scaling
+    from secateur.data import CropKind, Scaling
 
 # The one class path that is trusted without `import_class`: a network of ours with other numbers of classes or another
 # input size than its published ones. Its arguments are {"name": …, "classes": …, "input_shape": […]}.
@@ -146,11 +146,14 @@ def input_shape(model: nn.Module) -> tuple[int, int, int]:
     return shape
 
 
-def describe_inputs(scaling: Scaling, data: str, classes: Sequence[str]) -> dict[str, str]:
+def describe_inputs(scaling: Scaling, data: str, classes: Sequence[str], crop: CropKind = "centre") -> dict[str, str]:
     """Return the metadata that `read_inputs` reads; a named data set knows its classes itself."""
     from secateur.data import DATA_SETS
+    from secateur.data.crops import needs_pictures
 
     known = {} if data in DATA_SETS else {"classes": "\n".join(classes)}
+    if needs_pictures(crop):  # the others show the centre without a margin
+        known["crop"] = crop
     return {"data": data if data in DATA_SETS else Path(data).name, **known, **scaling.as_text()}
 
 
@@ -160,12 +163,12 @@ class FileInputs(NamedTuple):
     scaling: Scaling
     data: str
     classes: tuple[str, ...]
-    is_folder: bool  # whether the pictures were cut at their centre rather than resized, as those of folders are
+    crop: CropKind | None  # how pictures of all sizes were cut; None: they are stretched to the size of the data set
 
 
 def read_inputs(path: Path) -> FileInputs:
     """Return the scaling that the inputs of a file's network need, the name of its data set, and the classes."""
-    from secateur.data import DATA_SETS, Scaling  # here, so that importing secateur loads no data sets
+    from secateur.data import CROPS, DATA_SETS, Scaling, is_cut  # here, so that importing secateur loads no data sets
 
     with open_archive(path) as archive:
         metadata = archive.metadata
@@ -173,7 +176,9 @@ def read_inputs(path: Path) -> FileInputs:
         data = metadata["data"]
         named = DATA_SETS[data].classes if data in DATA_SETS else ()
         classes = tuple(metadata["classes"].split("\n")) if "classes" in metadata else named
-        return FileInputs(Scaling.from_text(metadata), data, classes, "classes" in metadata)
+        was_cut = "classes" in metadata or (data in DATA_SETS and is_cut(data))
+        crop = CROPS[CROPS.index(metadata.get("crop", "centre"))] if was_cut else None
+        return FileInputs(Scaling.from_text(metadata), data, classes, crop)
     except (KeyError, ValueError):
         raise ValueError(f"{path} does not say how its inputs are scaled: pack the model of a run") from None
 

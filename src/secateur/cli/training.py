@@ -82,6 +82,7 @@ class Training(Command):
         chosen = cls._parsed(words, chosen.network)  # a name among the words may have been the value of a flag
         with usage():
             data.require_known(chosen.data)
+            data.require_crop(chosen.data, chosen.inputs.crop)
             require_at_least(0, most=2**63 - 1, seed=chosen.seed)
             require_at_least(1, most=MOST_THREADS, threads=chosen.threads)
             network = _network(chosen.job())
@@ -241,7 +242,8 @@ def _network(job: Job) -> nn.Module:
     with torch.device("meta"):
         if entry is None:
             return networks.build(job.network)
-        return networks.build(job.network, classes=len(entry.classes), input_shape=entry.shape)
+        shape = data.shape_of(job.data, networks.NETWORKS.find(job.network).input_shape)
+        return networks.build(job.network, classes=len(entry.classes), input_shape=shape)
 
 
 def _start(words: list[str], network: str | None) -> Job:

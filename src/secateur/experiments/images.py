@@ -32,6 +32,12 @@ class JobImages:
         return self.answers(model).error
 
     @property
+    def faults(self) -> dict[str, list[str]]:
+        """What the log says about pictures that could not be read so far: nothing if there are none."""
+        stream = data.stream_of(self.training.images)
+        return {"unreadable": list(stream.unreadable)} if stream is not None and stream.unreadable else {}
+
+    @property
     def guessing_error(self) -> float:
         """The error of always answering with the most frequent class, in percent."""
         labels = self.validation.labels
@@ -39,9 +45,10 @@ class JobImages:
 
 
 def load_split(job: Job, split: Split, root: Path | None) -> Images:
-    """Return one part of a job's data set; pictures of a folder get the network's usual size."""
-    is_named = job.data in data.DATA_SETS
-    return data.load(job.data, split, root, None if is_named else networks.NETWORKS.find(job.network).input_shape)
+    """Return one part of a job's data set; pictures of all sizes are cut to the network's usual one."""
+    shape = data.shape_of(job.data, networks.NETWORKS.find(job.network).input_shape)
+    crop, most_unreadable = job.inputs.crop, job.inputs.most_unreadable
+    return data.load(job.data, split, root, shape, crop=crop, most_unreadable=most_unreadable)
 
 
 def load_images(job: Job, root: Path | None) -> JobImages:
@@ -49,5 +56,8 @@ def load_images(job: Job, root: Path | None) -> JobImages:
     everything = load_split(job, "train", root)
     train, validation = data.split_validation(everything, min(_MOST_VALIDATION, len(everything) // 5))
     scaling = data.Scaling.fit(train, job.inputs.scaling)
-    training = Inputs.for_training(train, scaling, job.inputs.augment, job.inputs.input_dropout, seed=job.seed)
+    is_shifted = job.inputs.crop == "shift-flip"
+    training = Inputs.for_training(
+        train, scaling, job.inputs.augment, job.inputs.input_dropout, is_shifted=is_shifted, seed=job.seed
+    )
     return JobImages(training, Inputs(validation, scaling))

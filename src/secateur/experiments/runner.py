@@ -156,8 +156,9 @@ def _reference_answers(job: Job, directory: RunDirectory, images: JobImages) -> 
 
 def _header(directory: RunDirectory, images: JobImages, error: float = 10.0) -> dict[str, str]:
     """Return what the file says about its network; the default error is a placeholder of the usual length."""
+    job = directory.read_job()
     return {
-        **describe_inputs(images.training.scaling, directory.read_job().data, images.training.images.classes),
+        **describe_inputs(images.training.scaling, job.data, images.training.images.classes, job.inputs.crop),
         "run": directory.path.name,
         "validation error %": f"{error:.2f}",
         "secateur": versions()["secateur"],

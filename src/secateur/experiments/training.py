@@ -57,7 +57,7 @@ def train_stage(
         stage,
         images.training,
         seed=seed,
-        measure=lambda model: measure_progress(model, images.error),
+        measure=lambda model: measure_progress(model, images.error) | images.faults,
         journal=directory.journal(stage.name),
         observer=observer,
     )
