@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -94,13 +95,13 @@ def read_picture(
     picture, chosen = _decode(file, name, mode, background, wanted, shown, may_shrink=crop is not None)
     if (picture.size, chosen.box) != (wanted, (0, 0, *wanted)):
         picture = picture.resize(wanted, _bilinear(), chosen.box)  # averages where the picture gets smaller
-    levels = np.asarray(picture).reshape(height, width, channels)
     if chosen.is_mirrored:
-        levels = levels[:, ::-1]
-    pixels = torch.from_numpy(np.array(levels.transpose(2, 0, 1), order="C"))
+        picture = _mirrored(picture)
+    # Channel by channel: that takes half the time of rearranging the pixels afterwards.
+    levels = [np.asarray(band) for band in picture.split()]
     if chosen.light is not None and channels == 3:
-        light = torch.tensor(chosen.light).round().to(torch.int16).view(3, 1, 1)
-        pixels = (pixels + light).clamp_(0, 255).to(torch.uint8)
+        levels = [_moved(band, round(amount)) for band, amount in zip(levels, chosen.light, strict=True)]
+    pixels = torch.from_numpy(np.stack(levels))
     return 255 - pixels if invert else pixels
 
 
@@ -163,6 +164,17 @@ def _orientation(picture: Image) -> int:
     return found if isinstance(found, int) else 1
 
 
+def _moved(levels: npt.NDArray[np.uint8], amount: int) -> npt.NDArray[np.uint8]:
+    """Return levels plus an amount, at least 0 and at most 255; bytes all the way, which is fast."""
+    step = np.uint8(min(abs(amount), 255))
+    moved: npt.NDArray[np.uint8]
+    if amount >= 0:
+        moved = np.minimum(levels, np.uint8(255) - step) + step
+    else:
+        moved = np.maximum(levels, step) - step
+    return moved
+
+
 def _in_pixels_of(picture: Image, box: Box, size: Size) -> Box:
     """Return a part of a picture that had a size when the part was chosen and may have been decoded smaller."""
     across, down = picture.width / size[0], picture.height / size[1]
@@ -198,6 +210,12 @@ def _flat(picture: Image, mode: str, background: int) -> Image:
         below = Image.new("RGBA", layer.size, (background, background, background, 255))
         picture = Image.alpha_composite(below, layer)
     return picture if picture.mode == mode else picture.convert(mode)
+
+
+def _mirrored(picture: Image) -> Image:
+    from PIL import ImageOps
+
+    return ImageOps.mirror(picture)
 
 
 def _bilinear() -> int:
