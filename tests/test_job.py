@@ -53,6 +53,13 @@ def test_a_setting_that_an_older_job_lacks_has_its_default():
     assert Job.from_json(content) == JOB
 
 
+def test_a_job_from_before_there_were_crops_sees_the_centre():
+    content = JOB.to_json()
+    for name in ("crop", "most_unreadable"):
+        del content["inputs"][name]
+    assert Job.from_json(content).inputs == InputConfig(crop="centre", most_unreadable=0.001)
+
+
 def test_a_missing_part_is_named():
     content = JOB.to_json()
     del content["recipe"]
@@ -88,6 +95,9 @@ def test_another_method_trains_for_as_many_epochs_in_all():
         (lambda: InputConfig(augment=1.5), r"augment must lie in \[0, 1\], got 1.5"),
         (lambda: InputConfig(input_dropout=-0.1), "input_dropout must lie"),
         (lambda: InputConfig(scaling="grey"), "scaling must be one of unit, standard, got 'grey'"),
+        (lambda: InputConfig(crop="vgg"), "crop must be one of centre, shift-flip, alexnet, resized, got 'vgg'"),
+        (lambda: InputConfig(crop="resized", augment=0.5), 'augment distorts digits and crop "resized" cuts photogr'),
+        (lambda: InputConfig(most_unreadable=2), r"most_unreadable must lie in \[0, 1\], got 2"),
     ],
 )
 def test_inputs_outside_their_range_are_refused_by_name(make, complaint):

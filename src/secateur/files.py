@@ -28,7 +28,7 @@ from secateur.networks.seeding import seeded
 from secateur.weights.tensors import tensors
 
 if TYPE_CHECKING:
-    from secateur.data import Scaling
+    from secateur.data import CropKind, Scaling
 
 # The one import path that needs no trust: a network of ours with other numbers of classes or another
 # input size than its published ones. Its arguments are {"name": …, "classes": …, "input_shape": […]}.
@@ -163,17 +163,25 @@ def recorded_shape(metadata: Mapping[str, str]) -> Shape | None:
 
 
 def describe_inputs(
-    scaling: Scaling, data: str, classes: Sequence[str], input_shape: Shape | None = None
+    scaling: Scaling,
+    data: str,
+    classes: Sequence[str],
+    *,
+    crop: CropKind = "centre",
+    input_shape: Shape | None = None,
 ) -> dict[str, str]:
     """Return the metadata that `read_inputs` reads; a named data set knows its classes itself.
 
     The input shape is for networks that are not ours.
     """
     from secateur.data import DATA_SETS
+    from secateur.data.crops import needs_pictures
 
     known = {} if data in DATA_SETS else {"classes": "\n".join(classes)}
     if input_shape is not None:
         known[_SIZE[1]] = " ".join(map(str, input_shape))
+    if needs_pictures(crop):  # the others show the centre without a margin
+        known["crop"] = crop
     return {"data": data if data in DATA_SETS else Path(data).name, **known, **scaling.as_text()}
 
 
@@ -183,12 +191,12 @@ class FileInputs(NamedTuple):
     scaling: Scaling
     data: str
     classes: tuple[str, ...]
-    is_folder: bool  # whether the pictures were cut at their centre rather than resized, as those of folders are
+    crop: CropKind | None  # how pictures of all sizes were cut; None: they are stretched to the size of the data set
 
 
 def read_inputs(path: Path) -> FileInputs:
     """Return the scaling that the inputs of a file's network need, the name of its data set, and the classes."""
-    from secateur.data import DATA_SETS, Scaling  # here, so that importing secateur loads no data sets
+    from secateur.data import CROPS, DATA_SETS, Scaling, is_cut  # here, so that importing secateur loads no data sets
 
     with open_archive(path) as archive:
         metadata = archive.metadata
@@ -196,7 +204,9 @@ def read_inputs(path: Path) -> FileInputs:
         data = metadata["data"]
         named = DATA_SETS[data].classes if data in DATA_SETS else ()
         classes = tuple(metadata["classes"].split("\n")) if "classes" in metadata else named
-        return FileInputs(Scaling.from_text(metadata), data, classes, "classes" in metadata)
+        was_cut = "classes" in metadata or (data in DATA_SETS and is_cut(data))
+        crop = CROPS[CROPS.index(metadata.get("crop", "centre"))] if was_cut else None
+        return FileInputs(Scaling.from_text(metadata), data, classes, crop)
     except (KeyError, ValueError):
         raise ValueError(f"{path} does not say how its inputs are scaled: pack the model of a run") from None
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from typing_extensions import Doc
 
+from secateur.data.crops import CROPS, CropKind
+from secateur.data.streams import UNREADABLE
 from secateur.encode.codecs import CODECS
 from secateur.methods import Dense, Manessi2018, Method, method_from_json, method_to_json
 from secateur.nearest import require_choices
@@ -29,14 +31,24 @@ class InputConfig:
         tuple[int, int, int] | None,
         Doc("channels, height and width of inputs: pictures of a folder are resized to it (none: the network's own)"),
     ] = None
+    crop: Annotated[
+        CropKind,
+        Doc(
+            "which part of a photograph training sees: its centre; moved by up to 4 pixels and mirrored at random; a "
+            "random crop of the picture at 256 pixels, mirrored and with other light; or one of random size and shape"
+        ),
+    ] = "centre"
+    most_unreadable: Annotated[float, Doc("share of pictures in files that may be skipped as unreadable")] = UNREADABLE
 
     def __post_init__(self) -> None:
         if self.input_shape is not None:
             require_whole(least=1, **dict(zip(("channels", "height", "width"), self.input_shape, strict=True)))
-        require_choices(self, scaling=("unit", "standard"))
-        for name in ("input_dropout", "augment"):
+        require_choices(self, scaling=("unit", "standard"), crop=CROPS)
+        for name in ("input_dropout", "augment", "most_unreadable"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        if self.augment and self.crop != "centre":
+            raise ValueError(f'augment distorts digits and crop "{self.crop}" cuts photographs: set one of them')
 
 
 @dataclass(frozen=True, kw_only=True)

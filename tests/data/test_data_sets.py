@@ -57,7 +57,8 @@ def test_cifar10_has_its_published_means_and_deviations():
 
 
 def test_every_set_is_named_and_every_digest_is_one():
-    assert names() == ("mnist", "fashion-mnist", "cifar10", "digits")
+    photographs = ("imagenet", "imagenette", "tiny-imagenet")
+    assert names() == ("mnist", "fashion-mnist", "cifar10", "digits", *photographs)
     downloads = [entry for entry in DATA_SETS.values() if isinstance(entry, Download)]
     files = [file for entry in downloads for file in entry.train + entry.test]
     assert all(len(file.md5) == 32 and int(file.md5, 16) for file in files)

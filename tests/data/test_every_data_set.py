@@ -7,9 +7,11 @@ import torch
 from secateur import networks
 from secateur.data import DATA_SETS, DataSet, Images, Inputs, Scaling, in_memory, load, load_folder, split_validation
 from secateur.data.downloads import Download
+from secateur.data.imagenet import SynsetPictures
 from secateur.measure import error_of_batches
 
-SETS = [name for name, entry in DATA_SETS.items() if not isinstance(entry, Download)]
+SETS = [name for name, entry in DATA_SETS.items() if not isinstance(entry, (Download, SynsetPictures))]
+PICTURES = [name for name, entry in DATA_SETS.items() if isinstance(entry, SynsetPictures)]
 FOLDERS = ("a folder in memory", "a folder as a stream")
 
 
@@ -25,9 +27,23 @@ def photographs(tmp_path_factory):
     return root
 
 
-@pytest.fixture(params=[*SETS, *FOLDERS])
-def parts(request, photographs):
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory):
+    """Small trees in the layouts in which the sets of pictures are published."""
+    trees = pytest.importorskip("official_trees")
+    root = tmp_path_factory.mktemp("trees")
+    trees.write_shards(root / "imagenet", 1000, train=2)
+    trees.write_folders(root / "imagenette2-320", DATA_SETS["imagenette"].synsets, train=5)
+    trees.write_tiny(root / "tiny-imagenet-200", DATA_SETS["tiny-imagenet"])
+    return root
+
+
+@pytest.fixture(scope="module", params=[*SETS, *PICTURES, *FOLDERS])
+def parts(request, photographs, trees):
     """The training and the test part of a set."""
+    if request.param in PICTURES:
+        with pytest.warns(UserWarning, match=r"has [\d,]+ of the [\d,]+ (train|test) pictures of"):
+            return [load(request.param, split, trees, shape=(3, 12, 10)) for split in ("train", "test")]
     if request.param in FOLDERS:
         limit = 1 << 20 if "memory" in request.param else 0
         return [load_folder(photographs, split, (3, 12, 10), memory_bytes=limit) for split in ("train", "test")]

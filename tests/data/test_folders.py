@@ -10,9 +10,9 @@ import torch
 
 from secateur.data import (
     DataError,
-    FolderImages,
     Images,
     ImageSet,
+    PictureStream,
     Scaling,
     classes_of,
     common_size,
@@ -144,7 +144,7 @@ def test_names_in_any_script_and_bytes_that_are_no_text(tmp_path):
 
 
 def test_both_forms_of_unicode_are_one_name(tmp_path):
-    hashes = {module._name_hash("é", Path(unicodedata.normalize(form, "ü.png"))) for form in ("NFC", "NFD")}
+    hashes = {module.name_hash("é", unicodedata.normalize(form, "ü.png")) for form in ("NFC", "NFD")}
     assert len(hashes) == 1
 
 
@@ -269,11 +269,10 @@ def test_more_unreadable_pictures_are_refused_with_the_first(tmp_path):
         stream.batch(torch.arange(60))
 
 
-def test_one_in_a_thousand_may_be_unreadable(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_PICTURES_PER_UNREADABLE", 20)  # one in twenty, so that sixty pictures are enough
+def test_the_share_that_may_be_unreadable_can_be_chosen(tmp_path):
     folder = damaged(tmp_path / "train", ["a/3.png", "c/7.png", "c/8.png"])
     with pytest.warns(UserWarning, match="left out") as warned:
-        assert len(load_folder(folder.parent, "train", SHAPE)) == 57
+        assert len(load_folder(folder.parent, "train", SHAPE, most_unreadable=0.05)) == 57
     assert len(warned) == 3
 
 
@@ -288,7 +287,7 @@ def test_a_set_of_nothing_readable_is_refused(tmp_path):
 def test_in_a_stream_the_next_picture_stands_in(tmp_path):
     folder = damaged(tmp_path / "train", ["b/3.png"])
     stream = load_folder(folder.parent, "train", SHAPE, memory_bytes=0)
-    bad = [path.parent.name + path.name for path in stream.files].index("b3.png")
+    bad = [place.path[-7:] for place in stream.places].index("b/3.png")
     following = (bad + 1) % 60
     with pytest.warns(UserWarning, match=r"^a picture is replaced by the next one: .*b/3.png is not a picture"):
         pixels, labels = stream.batch(torch.tensor([bad, following]))
@@ -305,7 +304,7 @@ def test_a_set_is_in_memory_if_it_fits(tmp_path):
     fill(tmp_path / "train", 10)
     inside, outside = (load_folder(tmp_path, "train", SHAPE, memory_bytes=size) for size in (30 * 36, 30 * 36 - 1))
     assert isinstance(inside, ImageSet)
-    assert isinstance(outside, FolderImages)
+    assert isinstance(outside, PictureStream)
     assert isinstance(outside, Images)
     assert (outside.classes, outside.shape, len(outside)) == (inside.classes, inside.shape, len(inside))
     assert torch.equal(outside.labels, inside.labels)
@@ -318,9 +317,9 @@ def test_a_set_is_in_memory_if_it_fits(tmp_path):
 def test_a_stream_opens_a_picture_when_it_is_asked_for(tmp_path):
     fill(tmp_path / "train", 10)
     stream = load_folder(tmp_path, "train", SHAPE, memory_bytes=0)
-    for index, path in enumerate(stream.files):
+    for index, place in enumerate(stream.places):
         if index != 5:
-            path.unlink()
+            Path(place.path).unlink()
     assert stream.batch(torch.tensor([5]))[1].tolist() == [int(stream.labels[5])]
 
 

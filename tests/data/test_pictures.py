@@ -72,7 +72,7 @@ def test_a_larger_picture_is_averaged_and_keeps_its_sides():
 def test_a_cropped_picture_keeps_its_proportions_and_its_centre(sides):
     pixels = np.zeros(sides, np.uint8)
     pixels[sides[0] // 2 - 140 : sides[0] // 2 + 140, sides[1] // 2 - 140 : sides[1] // 2 + 140] = 200
-    found = read(encoded(pixels), crop=True)
+    found = read(encoded(pixels), crop="centre")
     assert found[0, 1:-1, 1:-1].unique().tolist() == [200]
     assert (read(encoded(pixels)) == 0).any()  # stretched, its margins are seen
 
@@ -80,14 +80,14 @@ def test_a_cropped_picture_keeps_its_proportions_and_its_centre(sides):
 @pytest.mark.parametrize("size", [(28, 28), (27, 28), (28, 29), (1, 900), (900, 1), (3, 5), (57, 31)])
 @pytest.mark.parametrize("shape", [(1, 28, 28), (1, 20, 40), (3, 40, 20)])
 def test_pictures_of_every_size_are_cropped(size, shape):
-    found = read(encoded(np.full(size, 90, np.uint8)), shape, crop=True)
+    found = read(encoded(np.full(size, 90, np.uint8)), shape, crop="centre")
     assert (found.shape, found.unique().tolist()) == (shape, [90])
 
 
 def test_a_large_jpeg_is_cropped_to_what_a_png_of_it_gives():
     smooth = Image.fromarray(noise(6, 8)).resize((800, 600), Image.Resampling.BICUBIC)
-    jpeg = read(encoded(np.array(smooth), "JPEG", quality=95), crop=True).int()
-    png = read(encoded(np.array(smooth)), crop=True).int()
+    jpeg = read(encoded(np.array(smooth), "JPEG", quality=95), crop="centre").int()
+    png = read(encoded(np.array(smooth)), crop="centre").int()
     assert (jpeg - png).abs().max() <= 8
 
 

@@ -1,17 +1,23 @@
 """A folder of pictures goes from training to file to answers, with its own number of classes."""
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import secateur
+from secateur.data import Scaling, load_folder, read_picture
 from secateur.experiments.evaluate import evaluate
 from secateur.experiments.presets import preset
 from secateur.experiments.runner import run
+from secateur.files import describe_inputs, read_inputs
+from secateur.job import InputConfig
 from secateur.methods import Manessi2018
 from secateur.run.predict import predict
+from secateur.train.journal import read_log
 from secateur.train.recipe import Recipe
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -53,3 +59,43 @@ def test_answers_have_the_names_of_the_folders(finished, photos):
 
 def test_a_run_of_a_folder_is_named_after_it(finished, photos):
     assert finished.path.name.startswith(f"lenet-5-{photos.name}-paper-manessi2018-")
+
+
+@pytest.fixture(scope="module")
+def cropped(photos, tmp_path_factory):
+    """A run with AlexNet's crops, of pictures one of which cannot be read."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("damaged") / "photos"
+    shutil.copytree(photos, folder)
+    files = load_folder(folder, "train", (1, 28, 28), crop="alexnet").places
+    Path(files[5].path).write_bytes(b"\xff\xd8\xff")
+    inputs = InputConfig(crop="alexnet", scaling="standard")
+    job = replace(preset("paper", "lenet-5", data=str(folder)), methods=(Manessi2018(rho=0.2),), inputs=inputs)
+    with pytest.warns(UserWarning, match="a picture is replaced by the next one"):
+        return run(replace(job, recipe=Recipe(epochs=3, batch_size=16, lr=3e-3)), tmp_path_factory.mktemp("runs"))
+
+
+def test_the_log_names_pictures_that_could_not_be_read(cropped):
+    [log] = cropped.logs()
+    lines = list(read_log(log))
+    assert [len(line["unreadable"]) for line in lines] == [1, 1, 1]
+    assert lines[0]["unreadable"][0].startswith(str(cropped.read_job().data))
+
+
+def test_a_file_says_how_its_pictures_are_cut(cropped, finished):
+    assert read_inputs(cropped.file).crop == "alexnet"
+    assert read_inputs(finished.file).crop == "centre"
+    assert "crop" not in describe_inputs(Scaling(), "photos", ("a", "b"), "shift-flip")
+    assert describe_inputs(Scaling(), "cifar10", ("a", "b"), "shift-flip") == {
+        "data": "cifar10",
+        **Scaling().as_text(),
+    }
+
+
+def test_pictures_are_classified_by_their_centre_as_in_the_evaluation(cropped, photos):
+    [answer] = predict(cropped.file, [photos / "left" / "0.png"], top=3)
+    with (photos / "left" / "0.png").open("rb") as file:
+        pixels = read_picture(file, "0.png", (1, 28, 28), crop="alexnet")
+    expected = secateur.load(cropped.file).eval()(read_inputs(cropped.file).scaling(pixels[None])).softmax(1)[0]
+    found = {guess.label: guess.probability for guess in answer.guesses}
+    assert [found[label] for label in range(3)] == pytest.approx(expected.tolist(), abs=1e-4)

@@ -49,20 +49,7 @@ def module(tmp_path, monkeypatch):
 
 
 def prune(data):
-    words = [
-        "prune",
-        "mydata:net",
-        "--data",
-        data,
-        "--ratio",
-        "2",
-        "--epochs",
-        "4",
-        "--lr",
-        "0.02",
-        "--batch-size",
-        "16",
-    ]
+    settings = ["--ratio", "2", "--epochs", "4", "--lr", "0.02", "--batch-size", "16"]
     return main(["prune", "mydata:net", "--data", data, *settings])
 
 

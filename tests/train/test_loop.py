@@ -266,3 +266,63 @@ def test_micro_batches_of_any_number_make_the_same_step(tmp_path):
         found[accumulate] = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     for weights in found.values():
         torch.testing.assert_close(weights, found[1], rtol=1e-4, atol=1e-6)
+
+
+class PlannedPoints(Points):
+    """Points that note which batches are announced, and which are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.announced, self.asked = [], []
+
+    def read_ahead(self, batches, seed):
+        self.announced.append((seed, [batch.tolist() for batch in batches]))
+
+    def batch(self, indices, generator):
+        self.asked.append(indices.tolist())
+        return super().batch(indices, generator)
+
+
+def fit_planned(directory, between=None, **settings):
+    torch.manual_seed(0)
+    source = PlannedPoints()
+    stage = stage_of(mlp(), between=between, **settings)
+    fit(stage, source, seed=0, measure=lambda _: {}, journal=journal(directory))
+    return source
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_source_that_reads_ahead_is_told_its_batches_in_the_order_in_which_they_are_asked_for(tmp_path, accumulate):
+    source = fit_planned(tmp_path, accumulate=accumulate, batch_size=100)
+    assert [part for _, batches in source.announced for part in batches] == source.asked
+    assert len(source.announced) == 2
+    for _, batches in source.announced:
+        assert sorted(index for part in batches for index in part) == list(range(256))
+    assert len({seed for seed, _ in source.announced}) == 2
+
+
+def test_a_resumed_stage_reads_the_same_images_in_the_same_way(tmp_path):
+    class StopError(Exception):
+        pass
+
+    def stop(done, total):
+        if done == total - 1:
+            raise StopError
+
+    with pytest.raises(StopError):
+        fit_planned(tmp_path / "a", stop)
+    resumed, whole = fit_planned(tmp_path / "a"), fit_planned(tmp_path / "b")
+    assert resumed.announced == whole.announced[1:]
+
+
+def test_a_process_without_images_reads_one_that_counts_nothing(tmp_path, monkeypatch):
+    from secateur.train.loop import _Training
+
+    training = _Training(stage_of(mlp(), accumulate=2), PlannedPoints(), 0)
+    shares = []
+    for rank in range(8):
+        training.accelerator = type("Accelerator", (), {"num_processes": 8, "process_index": rank})()
+        shares += [(part.tolist(), share) for part, share in training._parts(torch.tensor([5, 6, 7]))]
+    assert all(len(part) == 1 for part, _ in shares)
+    counted = {part[0]: share for part, share in shares if share}
+    assert counted == {index: pytest.approx(8 / 3) for index in (5, 6, 7)}

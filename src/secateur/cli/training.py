@@ -115,6 +115,7 @@ class Training(Command):
         with usage():
             if not networks.is_import_path(chosen.data):
                 data.require_known(chosen.data)
+                data.require_crop(chosen.data, chosen.inputs.crop)
             require_at_least(0, most=2**63 - 1, seed=chosen.seed)
             require_at_least(1, most=MOST_THREADS, threads=chosen.threads)
             allow_imports(chosen.job().modules)
@@ -295,7 +296,7 @@ def _network(job: Job) -> nn.Module:
     classes = None if entry is None else len(entry.classes)
     if entry is None and trust and not networks.is_import_path(job.data):
         classes = len(data.classes_of(Path(job.data)))
-    shape = job.inputs.input_shape if entry is None else entry.shape
+    shape = job.inputs.input_shape if entry is None else find_input_shape(job, job.modules)
     with _without_memory(job.network):
         return networks.build(job.network, seed=job.seed, classes=classes, input_shape=shape, trust=trust)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -119,9 +119,43 @@ class Subset:
         return self.whole.batch(self.indices[indices], generator)
 
 
+@runtime_checkable
+class Stream(Images, Protocol):
+    """Images that are read when they are asked for, and can be read ahead in other processes."""
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """What is wrong with the images that could not be read so far, one sentence each."""
+        ...
+
+    def read(self, batches: Sequence[Tensor], seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield batches of images by their indices, in this order; a seed varies them at random, each in its own way.
+
+        The seed alone determines the images, whatever the number of processes.
+        """
+        ...
+
+
+def stream_of(images: Images) -> Stream | None:
+    """Return the stream that images are a part of, if they are read when they are asked for."""
+    while isinstance(images, Subset):
+        images = images.whole
+    return images if isinstance(images, Stream) else None
+
+
+def read_batches(images: Images, batches: Sequence[Tensor], seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches of images and labels by their indices, in this order; those of a stream are read ahead."""
+    while isinstance(images, Subset):
+        batches, images = [images.indices[batch] for batch in batches], images.whole
+    if isinstance(images, Stream):
+        yield from images.read(batches, seed)
+    else:
+        yield from map(images.batch, batches)
+
+
 def chunks(images: Images) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield all images and labels in their order, a few megabytes at a time."""
-    yield from (images.batch(indices) for indices in torch.arange(len(images)).split(_chunk_length(images.shape)))
+    return read_batches(images, torch.arange(len(images)).split(_chunk_length(images.shape)))
 
 
 def _chunk_length(shape: Shape) -> int:

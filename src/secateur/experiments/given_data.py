@@ -47,6 +47,11 @@ class GivenData:
         return len(self.validation)
 
     @property
+    def faults(self) -> dict[str, list[str]]:
+        """Nothing: a sample that cannot be read is for the data set to handle."""
+        return {}
+
+    @property
     def guessing_error(self) -> float:
         """The error of always answering with the most frequent class, in percent; infinite without classes."""
         if self.measure != ERROR or self.error is not None:

@@ -41,6 +41,12 @@ class JobImages:
         return len(self.validation)
 
     @property
+    def faults(self) -> dict[str, list[str]]:
+        """What the log says about pictures that could not be read so far: nothing if there are none."""
+        stream = data.stream_of(self.training.images)
+        return {"unreadable": list(stream.unreadable)} if stream is not None and stream.unreadable else {}
+
+    @property
     def guessing_error(self) -> float:
         """The error of always answering with the most frequent class, in percent."""
         labels = self.validation.labels
@@ -51,7 +57,9 @@ class JobImages:
         """How pixels are scaled, the names of the classes and, of a network that is not ours, the shape of an input."""
         seen = self.training.images
         shape = seen.shape if networks.is_import_path(self.job.network) else None
-        return describe_inputs(self.training.scaling, self.job.data, seen.classes, shape)
+        return describe_inputs(
+            self.training.scaling, self.job.data, seen.classes, crop=self.job.inputs.crop, input_shape=shape
+        )
 
     @property
     def sizes(self) -> Mapping[str, str]:
@@ -76,7 +84,8 @@ class JobImages:
 
 def load_split(job: Job, split: Split, root: Path | None, input_shape: Shape | None) -> Images:
     """Return one part of a job's data set; pictures of a folder are resized to the input shape."""
-    return data.load(job.data, split, root, input_shape)
+    crop, most_unreadable = job.inputs.crop, job.inputs.most_unreadable
+    return data.load(job.data, split, root, input_shape, crop=crop, most_unreadable=most_unreadable)
 
 
 def load_images(job: Job, root: Path | None, trust: Collection[str] = ()) -> JobImages:
@@ -84,5 +93,8 @@ def load_images(job: Job, root: Path | None, trust: Collection[str] = ()) -> Job
     everything = load_split(job, "train", root, find_input_shape(job, trust))
     train, validation = data.split_validation(everything, min(_MOST_VALIDATION, len(everything) // 5))
     scaling = data.Scaling.fit(train, job.inputs.scaling)
-    training = Inputs.for_training(train, scaling, job.inputs.augment, job.inputs.input_dropout, seed=job.seed)
+    is_shifted = job.inputs.crop == "shift-flip"
+    training = Inputs.for_training(
+        train, scaling, job.inputs.augment, job.inputs.input_dropout, is_shifted=is_shifted, seed=job.seed
+    )
     return JobImages(job, training, Inputs(validation, scaling))

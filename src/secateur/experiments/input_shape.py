@@ -17,8 +17,11 @@ def find_input_shape(job: Job, trust: Collection[str] = ()) -> Shape | None:
     attribute `input_shape`; else the size of the pictures, if they all have one, with the channels that the network's
     first convolution takes. A ValueError names the flag if there is none.
     """
-    if job.inputs.input_shape is not None or job.data in data.DATA_SETS or networks.is_import_path(job.data):
+    if job.inputs.input_shape is not None or networks.is_import_path(job.data):
         return job.inputs.input_shape
+    if job.data in data.DATA_SETS:
+        entry = data.DATA_SETS[job.data]
+        return data.shape_of(job.data, networks.usual_shape(job.network, trust) or entry.shape)
     if not networks.is_import_path(job.network):
         return networks.NETWORKS.find(job.network).input_shape
     folder = Path(job.data)

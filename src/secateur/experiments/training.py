@@ -62,7 +62,7 @@ def train_stage(
         stage,
         workload.training,
         seed=seed,
-        measure=lambda model: measure_progress(model, error),
+        measure=lambda model: measure_progress(model, error) | workload.faults,
         journal=directory.journal(stage.name),
         observer=observer,
         task=workload.task,

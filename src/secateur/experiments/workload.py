@@ -46,6 +46,11 @@ class Workload(Protocol):
         ...
 
     @property
+    def faults(self) -> dict[str, list[str]]:
+        """What the log says about samples that could not be read so far: nothing if there are none."""
+        ...
+
+    @property
     def guessing_error(self) -> float:
         """The error of the best answer that ignores its input; infinite where that is not known."""
         ...

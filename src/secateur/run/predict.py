@@ -69,7 +69,7 @@ def predict(
     shape = _input_shape(path, trust)
     expected = read_inputs(path)
     network: nn.Module | None = None
-    pictures = _read_all(sources, shape, invert=invert, crop=expected.is_folder)
+    pictures = _read_all(sources, shape, invert=invert, crop=expected.crop)
     while together := [*islice(pictures, batch)]:
         # Laid out for as many pictures as come at a time; the first batch is the largest.
         network = network if network is not None else load_sparse(path, batch=len(together), trust=trust)
@@ -119,7 +119,7 @@ def _answer(name: str, probabilities: Tensor, classes: Sequence[str], top: int) 
 
 
 def _read_all(
-    sources: Sequence[Path], shape: tuple[int, int, int], *, invert: bool, crop: bool
+    sources: Sequence[Path], shape: tuple[int, int, int], *, invert: bool, crop: data.CropKind | None
 ) -> Iterator[tuple[str, Tensor | str]]:
     """Yield the name of every picture, and the picture or a sentence that says why it cannot be read."""
     for source in sources:
@@ -138,7 +138,7 @@ def _read_all(
             yield name, _read(path, name, shape, invert, crop)
 
 
-def _read(path: Path, name: str, shape: tuple[int, int, int], invert: bool, crop: bool) -> Tensor | str:
+def _read(path: Path, name: str, shape: tuple[int, int, int], invert: bool, crop: data.CropKind | None) -> Tensor | str:
     try:
         with _open(path, name) as file:
             return data.read_picture(file, name, shape, invert=invert, crop=crop)

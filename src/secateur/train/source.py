@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -25,6 +25,15 @@ class Samples(Protocol):
 
     def batch(self, indices: Tensor, generator: torch.Generator) -> Batch:
         """Return the samples at `indices`, all randomness from the generator."""
+        ...
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """Samples that are told which batches they will be asked for, so that they are read while the network trains."""
+
+    def read_ahead(self, batches: Sequence[Tensor], seed: int) -> None:
+        """Begin to read the batches of an epoch; the seed is the same in all processes that train together."""
         ...
 
 
@@ -73,13 +82,16 @@ def steps_in(
         yield from _groups(source, recipe.accumulate, order.initial_seed())
         return
 
-    def parts(indices: Tensor) -> Iterator[Part]:
+    def parts(indices: Tensor) -> Iterator[tuple[float, Tensor]]:
         for part in indices[process::processes].tensor_split(recipe.accumulate):
             # A process without samples takes part with one that counts nothing.
-            count = len(part) * processes / len(indices)
-            yield count, source.batch(part if len(part) else indices[:1], generator)
+            yield len(part) * processes / len(indices), part if len(part) else indices[:1]
 
-    yield from map(parts, torch.randperm(len(source), generator=order).split(recipe.batch_size))
+    steps = torch.randperm(len(source), generator=order).split(recipe.batch_size)
+    if isinstance(source, ReadsAhead):
+        source.read_ahead([part for indices in steps for _, part in parts(indices)], order.initial_seed())
+    for indices in steps:
+        yield ((count, source.batch(part, generator)) for count, part in parts(indices))
 
 
 def _groups(source: Batches, size: int, seed: int) -> Iterator[Iterator[Part]]:
