@@ -34,7 +34,7 @@ class Download:
         The default for `root` is the user's cache directory.
         """
         files = self.train if split == "train" else self.test
-        directory = (_cache_directory() if root is None else root) / self.name
+        directory = (cache_directory() if root is None else root) / self.name
         folders = [directory, *(directory / folder for folder in self.folders)]
         if any(file.find(folders) is None for file in files):
             fetch(self.name, self.train + self.test, self.homes, directory, remedy=self.remedy)
@@ -48,5 +48,6 @@ def _found(file: DataFile, folders: list[Path]) -> Path:
     return path
 
 
-def _cache_directory() -> Path:
+def cache_directory() -> Path:
+    """Return where downloads are kept, unless the user names another place."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "secateur"
