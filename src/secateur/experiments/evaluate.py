@@ -15,6 +15,7 @@ from secateur.experiments.reference import trained_reference
 from secateur.experiments.runner import FILE
 from secateur.files import load
 from secateur.measure import error_of_batches
+from secateur.pretrained import read_start
 from secateur.results import EvaluationResult, write
 
 
@@ -30,7 +31,10 @@ def evaluate(directory: RunDirectory, *, data_root: Path | None = None) -> Evalu
     def error(network: nn.Module) -> float:
         return error_of_batches(network, test.batches())
 
-    forms = pipeline(job, build_again(directory, job), lambda stage: restore(directory, job, stage))
+    start = read_start(job.start, job.network, data_root)
+    model = build_again(directory, job, start)
+    is_trained = start is not None and not start.left_random(model)
+    forms = pipeline(job, model, lambda stage: restore(directory, job, stage), is_trained=is_trained)
     errors = {name: error(network) for name, network in forms}
     errors[FILE] = error(load(directory.file))
     result = EvaluationResult(errors=errors, images=len(test))

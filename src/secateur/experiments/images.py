@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from secateur import data, networks
-from secateur.data import Images, Inputs, Split
+from secateur.data import Images, Inputs, Scaling, Split
 from secateur.job import Job
 from secateur.measure import Answers, answers_of_batches
 
@@ -44,10 +44,14 @@ def load_split(job: Job, split: Split, root: Path | None) -> Images:
     return data.load(job.data, split, root, None if is_named else networks.NETWORKS.find(job.network).input_shape)
 
 
-def load_images(job: Job, root: Path | None) -> JobImages:
-    """Return the training images of a job's data set, split into training and validation images."""
+def load_images(job: Job, root: Path | None, scaling: Scaling | None = None) -> JobImages:
+    """Return the training images of a job's data set, split into training and validation images.
+
+    Without a scaling, which pretrained weights need, it is fitted to the training images.
+    """
     everything = load_split(job, "train", root)
     train, validation = data.split_validation(everything, min(_MOST_VALIDATION, len(everything) // 5))
-    scaling = data.Scaling.fit(train, job.inputs.scaling)
+    if scaling is None:
+        scaling = Scaling.fit(train, job.inputs.scaling)
     training = Inputs.for_training(train, scaling, job.inputs.augment, job.inputs.input_dropout, seed=job.seed)
     return JobImages(training, Inputs(validation, scaling))

@@ -18,17 +18,21 @@ from secateur.experiments.directory import RunDirectory
 from secateur.experiments.pipeline import pipeline
 from secateur.job import Job
 from secateur.networks import Shape
+from secateur.pretrained import Start
 from secateur.results import RunError
 from secateur.train import checkpoint
 from secateur.train.stage import Stage
 
 
-def build(job: Job, classes: int, input_shape: Shape) -> nn.Module:
-    """Return the untrained network of a job, for a number of classes and images of a shape.
+def build(job: Job, classes: int, input_shape: Shape, start: Start | None = None) -> nn.Module:
+    """Return the network of a job before training, for a number of classes and images of a shape.
 
+    Its weights are random unless they come from a start.
     Convolutions train 1.6 times as fast in channels-last memory format (LeNet-5, batch 128, one thread).
     """
     model = networks.build(job.network, seed=job.seed, classes=classes, input_shape=input_shape)
+    if start is not None:
+        start.fill(model)
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]  # torch's stubs
 
 
@@ -56,11 +60,11 @@ def load_model(path: Path) -> tuple[nn.Module, Scaling]:
         raise _not_a_model(path, error) from error
 
 
-def build_again(directory: RunDirectory, job: Job) -> nn.Module:
-    """Return the untrained network of a finished run."""
+def build_again(directory: RunDirectory, job: Job, start: Start | None = None) -> nn.Module:
+    """Return the network of a finished run as it was before training."""
     header, _ = _read(directory.model)
     try:
-        return build(job, **_sizes(header))
+        return build(job, **_sizes(header), start=start)
     except (KeyError, ValueError) as error:
         raise _not_a_model(directory.model, error) from error
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from secateur.functions.threshold import learned_thresholds
 from secateur.job import Job
 from secateur.measure import Answers, count
 from secateur.methods import Aids, Cautious
+from secateur.pretrained import Start, read_start
 from secateur.results import FileResult, LayerResult, RunError, RunResult, StageResult, last, write
 from secateur.train.observers import Observer, Silent
 from secateur.train.processes import is_main_process, join_processes, wait_for_all
@@ -51,10 +52,14 @@ def run(
     wait_for_all()  # before the first process writes: all of them must have seen the same files
     if is_finished:
         return directory
-    images = load_images(job, data_root)
+    start = read_start(job.start, job.network, data_root)
+    images = load_images(job, data_root, None if start is None else start.scaling)
     seen = images.training.images
-    model = build(job, len(seen.classes), seen.shape)
+    model = build(job, len(seen.classes), seen.shape, start)
+    random = () if start is None else start.left_random(model)
     _begin(directory, job)
+    if observer is not None and start is not None and not directory.has_started:
+        observer.note(_describe(start, random))
     method = job.methods[0]
     if observer is not None and isinstance(method, Cautious) and not directory.has_started:
         said = method.caution(model, job.recipe, len(images.training))
@@ -78,7 +83,8 @@ def run(
         return len(encoded(network, codec=job.coding.codec, metadata=header, sort_units=job.coding.sort_units))
 
     aids = Aids(file_size=file_size, error=images.error, note=(observer or Silent()).note)
-    for form, network in pipeline(job, model, train, aids):
+    is_trained = start is not None and not random
+    for form, network in pipeline(job, model, train, aids, is_trained=is_trained):
         answers[form] = images.answers(network)
         errors[form], kept[form], finished = answers[form].error, count(network).prunable.kept, network
     _refuse_guessing(directory, errors, images, stages)
@@ -93,6 +99,17 @@ def run(
         write(directory.result, _result(job, finished, images, errors, kept, stages, thresholds, file, sizes))
     wait_for_all()
     return directory
+
+
+def _describe(start: Start, random: Sequence[str]) -> str:
+    """Say what a run starts from, which tensors that does not have, and how inputs are scaled for it."""
+    said = f"The run starts from {start.source}."
+    if random:
+        which = f'"{random[0]}"' + (f' to "{random[-1]}"' if len(random) > 1 else "")
+        said += f" It lacks {which} for these classes: they are random, and --reference train trains a dense network."
+    if start.scaling is not None:
+        said += " Inputs are scaled as its weights need, whatever --scaling says."
+    return said
 
 
 def _is_finished(directory: RunDirectory, job: Job, resume: bool) -> bool:
