@@ -83,8 +83,8 @@ def scores_table(results: Path) -> Grid:
     note = (
         "Weights as `--from pretrained` reads them, before any training; 95 % intervals. Published numbers are for all "
         "50,000 validation images. Ours are 5 images per class, compressed as WebP with a short side of 236 pixels, of "
-        "which the network sees the centre after resizing; published protocols resize the short side to 256. What "
-        "ResNet-50 loses shows how much harder these images are than the originals."
+        "which the network sees the centre after resizing. How much of the differences comes from this compression and "
+        "how much from the choice of images was not measured: the original images were not available."
     )
     return Grid(title, header, tuple(rows), note)
 
