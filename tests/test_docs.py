@@ -15,6 +15,7 @@ from secateur.cli.training import Training
 from secateur.data import DATA_SETS
 from secateur.methods import METHODS
 from secateur.networks import NETWORKS
+from secateur.pretrained import PRETRAINED
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -36,7 +37,7 @@ def test_the_python_on_a_page_runs(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for package in NEEDS.get(name, ("sklearn",)):
         pytest.importorskip(package, reason=f"{name} needs {package}")
-    for table in (METHODS, NETWORKS, DATA_SETS):  # a page may add to them
+    for table in (METHODS, NETWORKS, DATA_SETS, PRETRAINED):  # a page may add to them
         monkeypatch.setattr(table, "_entries", dict(table._entries))
     # As a module, so that dataclasses of the page find their own names.
     page = type(sys)("page")

@@ -23,6 +23,7 @@ LAYERS = (
     ("sibling", "prune", "quantize", "train"),
     ("pruner",),
     ("measure", "data", "networks"),
+    ("pretrained",),
     ("files", "methods"),
     ("run",),
     ("job",),

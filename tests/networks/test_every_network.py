@@ -13,9 +13,11 @@ from secateur.table import Table
 
 every_network = pytest.mark.parametrize("name", NETWORKS)
 # Networks that take no time to fill; the others are built without memory.
+# More of the blocks of resnet-20, and more filters in the layers of vgg-16-cifar-quarter.
+LARGER_TWINS = ("resnet-32", "resnet-56", "vgg-16-cifar", "vgg-16-cifar-half")
 small = pytest.mark.parametrize(
     "name",
-    [name for name, entry in NETWORKS.items() if entry.input_shape[1] <= 32],
+    [name for name, entry in NETWORKS.items() if entry.input_shape[1] <= 32 and name not in LARGER_TWINS],
 )
 resizable = pytest.mark.parametrize(
     "name", [name for name, entry in NETWORKS.items() if entry.smallest_size is not None]
@@ -26,6 +28,12 @@ def on_meta(name: str, **arguments: object) -> nn.Module:
     """Build a network without memory: VGG-16 would take half a gigabyte."""
     with torch.device("meta"):
         return build(name, **arguments)
+
+
+def uncommon_shape(name: str) -> tuple[int, int, int]:
+    """Return a small input shape with another number of channels than any data set has."""
+    least = max(NETWORKS[name].smallest_size or 0, 20)
+    return (2, least, least + 4)
 
 
 def answers(model: nn.Module, images: int = 3) -> torch.Tensor:
@@ -68,8 +76,7 @@ def test_another_number_of_classes_changes_the_last_layer_only(name):
 
 
 @resizable
-@pytest.mark.parametrize("channels", [1, 2, 3])
-@pytest.mark.parametrize("more", [(0, 0), (1, 0), (5, 20)])
+@pytest.mark.parametrize(("channels", "more"), [(1, (0, 0)), (2, (1, 0)), (3, (5, 20))])
 def test_images_of_other_shapes_are_taken(name, channels, more):
     least = NETWORKS[name].smallest_size
     shape = (channels, least + more[0], least + more[1])
@@ -81,7 +88,11 @@ def test_images_of_other_shapes_are_taken(name, channels, more):
 @every_network
 def test_the_arguments_of_a_network_build_it_again(name):
     entry = NETWORKS[name]
-    shape = list(entry.input_shape) if entry.smallest_size is None else [2, entry.smallest_size, 40]
+    shape = (
+        list(entry.input_shape)
+        if entry.smallest_size is None
+        else [2, entry.smallest_size, max(entry.smallest_size, 40)]
+    )
     model = on_meta(name, classes=3, input_shape=shape)
     found, arguments = name_of(model)
     again = on_meta(found, **arguments)
@@ -143,13 +154,13 @@ def test_without_a_seed_the_global_generator_decides(name):
 
 @small
 def test_copies_know_their_classes_and_shape(name):
-    model = copy.deepcopy(build(name, seed=0, classes=3, input_shape=(2, 20, 24)))
-    assert (model.classes, model.input_shape) == (3, (2, 20, 24))
+    model = copy.deepcopy(build(name, seed=0, classes=3, input_shape=uncommon_shape(name)))
+    assert (model.classes, model.input_shape) == (3, uncommon_shape(name))
 
 
 @small
 def test_a_file_of_a_network_with_other_arguments_fills_another_of_its_kind(name, tmp_path):
-    arguments = {"classes": 3, "input_shape": (2, 20, 24)}
+    arguments = {"classes": 3, "input_shape": uncommon_shape(name)}
     model, other = (build(name, seed=seed, **arguments) for seed in (0, 1))
     secateur.save(model, tmp_path / "model.cut")
     secateur.load(tmp_path / "model.cut", other)

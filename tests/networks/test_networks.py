@@ -1,9 +1,12 @@
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from secateur.networks import LeNet5, LeNet300100, build
+from secateur.networks.efficientnet_lite import InvertedResidual, SamePadding
 from secateur.networks.resnet import Bottleneck
 
 small = pytest.mark.parametrize("name", ["lenet-300-100", "lenet-5"])  # those that take no time to fill
@@ -36,6 +39,16 @@ def test_weights_fill_glorots_interval_and_biases_are_zero(name):
         ),
         ("vgg-16", 138_357_544, 15_470_264_320),
         ("resnet-50", 25_557_032, 4_089_184_256),
+        ("resnet-50-v1", 25_557_032, 3_857_973_248),
+        ("resnet-20", 269_722, 40_551_040),
+        ("resnet-32", 464_154, 68_862_592),
+        ("resnet-56", 853_018, 125_485_696),
+        ("vgg-16-cifar", 14_724_042, 313_201_664),
+        ("vgg-16-cifar-half", 3_684_842, 78_744_064),
+        ("vgg-16-cifar-quarter", 923_130, 19_907_840),
+        ("alexnet-torchvision", 61_100_840, 714_188_480),
+        ("efficientnet-lite0", 4_652_008, 385_187_552),
+        ("squeezenet", 1_248_424, 861_339_936),
     ],
 )
 def test_parameters_and_multiplications_are_those_of_the_literature(name, parameters, macs):
@@ -142,3 +155,92 @@ def test_lenet_5_has_nothing_but_pooling_after_its_convolutions():
     pool = nn.MaxPool2d(2)
     layers = [model.conv1, pool, model.conv2, pool, nn.Flatten(), model.fc3, nn.ReLU(), model.fc4]
     torch.testing.assert_close(model(x), nn.Sequential(*layers)(x))
+
+
+def test_resnet_50_v1_strides_in_its_first_convolutions():
+    strided = {name for name, layer in on_meta("resnet-50-v1").named_modules() if getattr(layer, "stride", 1) == (2, 2)}
+    halving = {f"layer{stage}.0.{layer}" for stage in (2, 3, 4) for layer in ("conv1", "downsample.0")}
+    assert strided == {"conv1"} | halving
+
+
+def test_alexnet_of_torchvision_has_its_names_and_shapes():
+    weights = {key: tuple(value.shape) for key, value in on_meta("alexnet-torchvision").state_dict().items()}
+    assert {key: shape for key, shape in weights.items() if key.endswith("weight")} == {
+        "features.0.weight": (64, 3, 11, 11),
+        "features.3.weight": (192, 64, 5, 5),
+        "features.6.weight": (384, 192, 3, 3),
+        "features.8.weight": (256, 384, 3, 3),
+        "features.10.weight": (256, 256, 3, 3),
+        "classifier.1.weight": (4096, 9216),
+        "classifier.4.weight": (4096, 4096),
+        "classifier.6.weight": (1000, 4096),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "divisor"), [("vgg-16-cifar", 1), ("vgg-16-cifar-half", 2), ("vgg-16-cifar-quarter", 4)]
+)
+def test_vgg_16_for_cifar_has_the_filters_of_vgg_16_divided_by_its_width(name, divisor):
+    def filters(model):
+        return [layer.out_channels for layer in model.modules() if isinstance(layer, nn.Conv2d)]
+
+    assert filters(on_meta(name)) == [number // divisor for number in filters(on_meta("vgg-16"))]
+
+
+def test_vgg_16_for_cifar_normalises_after_every_convolution():
+    kinds = [type(layer) for layer in on_meta("vgg-16-cifar").features if not isinstance(layer, nn.MaxPool2d)]
+    assert kinds == 13 * [nn.Conv2d, nn.BatchNorm2d, nn.ReLU]
+
+
+def test_squeezenet_has_as_many_weights_as_hans_compressed_one():
+    layers = [layer for layer in on_meta("squeezenet").modules() if isinstance(layer, nn.Conv2d)]
+    assert (len(layers), sum(layer.weight.numel() for layer in layers)) == (26, 1_244_448)
+
+
+def test_squeezenet_has_the_widths_of_its_paper():
+    model = on_meta("squeezenet")
+    fires = [model.get_submodule(f"fire{number}") for number in range(2, 10)]
+    assert [fire.squeeze.out_channels for fire in fires] == [16, 16, 32, 32, 48, 48, 64, 64]
+    assert [fire.expand1x1.out_channels + fire.expand3x3.out_channels for fire in fires] == [
+        *(128, 128, 256, 256, 384, 384, 512, 512)
+    ]
+
+
+def test_squeezenet_adds_the_last_biases_around_its_features():
+    model = build("squeezenet", seed=0, classes=3, input_shape=(3, 64, 64)).eval()
+    nn.init.zeros_(model.conv10.weight)
+    model.conv10.bias.data = torch.tensor([1.0, -1.0, 0.5])
+    with torch.no_grad():
+        torch.testing.assert_close(model(torch.rand(1, 3, 64, 64)), torch.tensor([[1.0, 0.0, 0.5]]))
+        features = model.fire9(torch.rand(1, 512, 3, 3))
+        assert model.conv10(features).shape == (1, 3, 5, 5)
+
+
+def test_efficientnet_lite0_has_the_channels_and_strides_of_its_paper():
+    blocks = on_meta("efficientnet-lite0").blocks
+    assert [block.project.out_channels for block in blocks] == [
+        *(16, 24, 24, 40, 40, 80, 80, 80, 112, 112, 112, 192, 192, 192, 192, 320)
+    ]
+    assert [number for number, block in enumerate(blocks) if block.depthwise.stride == (2, 2)] == [1, 3, 5, 11]
+    assert {block.depthwise.kernel_size for block in blocks} == {(3, 3), (5, 5)}
+    assert [block.adds_input for block in blocks].count(True) == 9
+
+
+@given(size=st.integers(1, 40), kernel=st.sampled_from([1, 3, 5]), stride=st.sampled_from([1, 2]))
+def test_same_padding_leaves_the_length_divided_by_the_stride(size, kernel, stride):
+    padded = SamePadding((size, size + 1), kernel, stride)(torch.ones(1, 1, size, size + 1))
+    left, right, top, bottom = SamePadding((size, size + 1), kernel, stride).frame
+    assert right - left in (0, 1)
+    assert bottom - top in (0, 1)
+    out = nn.functional.max_pool2d(padded, kernel, stride)
+    assert out.shape[-2:] == (-(-size // stride), -(-(size + 1) // stride))
+
+
+def test_a_block_of_efficientnet_lite0_adds_its_input_where_it_fits():
+    block = InvertedResidual(8, 8, (6, 6), expansion=6, kernel=5, stride=1).eval()
+    nn.init.zeros_(block.bn2.weight)
+    x = torch.randn(2, 8, 6, 6)
+    torch.testing.assert_close(block(x), x)
+    other = InvertedResidual(8, 4, (6, 6), expansion=1, kernel=3, stride=2).eval()
+    assert not other.adds_input
+    assert other(x).shape == (2, 4, 3, 3)

@@ -1,5 +1,6 @@
-"""ResNet-20: its published size, and shortcuts without weights."""
+"""ResNet-20, 32 and 56: their published sizes, and shortcuts without weights."""
 
+import pytest
 import torch
 
 from secateur import networks
@@ -7,10 +8,15 @@ from secateur.measure import count
 from secateur.networks.resnet_cifar import Block
 
 
-def test_it_has_twenty_layers_of_weights_and_a_quarter_of_a_million_weights():
-    totals = count(networks.build("resnet-20", seed=0))
-    assert len(totals.prunable.tensors) == 20
-    assert (totals.prunable.weights, totals.whole.weights) == (268_336, 269_722)
+@pytest.mark.parametrize(
+    ("layers", "weights", "parameters", "published"),
+    [(20, 268_336, 269_722, "0.27"), (32, 461_872, 464_154, "0.46"), (56, 848_944, 853_018, "0.85")],
+)
+def test_it_has_the_layers_and_the_size_of_table_6_of_he_et_al(layers, weights, parameters, published):
+    totals = count(networks.build(f"resnet-{layers}", seed=0))
+    assert len(totals.prunable.tensors) == layers
+    assert (totals.prunable.weights, totals.whole.weights) == (weights, parameters)
+    assert f"{parameters / 1e6:.2f}" == published
 
 
 def test_a_shortcut_skips_pixels_and_pads_channels():

@@ -19,7 +19,7 @@ from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.files import file_table, headline_table
 from secateur.report.tables.paper import search_table, table1, table2
-from secateur.report.tables.pretrained import encoder_table
+from secateur.report.tables.pretrained import encoder_table, scores_table
 from secateur.report.tables.readme import references
 from secateur.report.tables.speed import step_table
 from secateur.results import FileResult, HistoryPoint, StageResult, write
@@ -213,6 +213,18 @@ def test_the_encoder_is_shown_dense_first_and_then_by_zeros_and_method(tmp_path)
     assert dense == ("dense", "–", "1", "1", "81.5", "–")
     assert budget == ("80 %, 0.001, budget", "1", "0.500", "0.750", "25.0", "1.0")
     assert magnitude[1:] == ("2", "0.500 ± 0.000", "0.500 ± 0.000", "25.0 ± 0.0", "1.0 ± 0.0")
+
+
+def test_scores_of_pretrained_networks_are_shown_next_to_the_published_ones(tmp_path):
+    assert scores_table(tmp_path).rows == ()
+    row = {"network": "a net", "images": 5000, "top1": 70.0, "top5": 90.0, "interval": [1.27, 0.83]}
+    row |= {"preprocessing": {"short_side": 256}}
+    content = {"rows": {"a": row | {"published": [74.9, 92.1]}, "b": row | {"published": None}}}
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "pretrained_scores.json").write_text(json.dumps(content))
+    known, unknown = scores_table(tmp_path).rows
+    assert known == ("a net", "256", "5,000", "70.0 ± 1.3", "90.0 ± 0.8", "74.9", "-4.9")
+    assert unknown[-2:] == ("–", "–")
 
 
 def test_budgets_are_shown_with_the_worst_optimizer(tmp_path):

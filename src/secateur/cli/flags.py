@@ -42,9 +42,9 @@ def named(placeholder: str) -> Any:
     return tyro.conf.arg(metavar=placeholder)
 
 
-def optional(placeholder: str) -> Any:
-    """Set the name of an argument in the help whose text explains its default."""
-    return tyro.conf.arg(metavar=placeholder, help_behavior_hint="")
+def optional(placeholder: str, *, flag: str | None = None) -> Any:
+    """Set the name of an argument in the help whose text explains its default; `flag` is its own if not the field's."""
+    return tyro.conf.arg(metavar=placeholder, help_behavior_hint="", name=flag)
 
 
 # Flags that mean the same in several commands.
@@ -138,7 +138,8 @@ def flags(command: type) -> list[str]:
         if entry.default_factory is not MISSING and is_dataclass(nested := entry.default_factory()):
             found += flags(type(nested))
         elif "Positional" not in str(entry.type):
-            found.append(f"--{entry.name.replace('_', '-')}")
+            # A field that ends in an underscore has a name that is a keyword of Python.
+            found.append(f"--{entry.name.removesuffix('_').replace('_', '-')}")
     return found
 
 

@@ -28,6 +28,7 @@ from secateur.cli.flags import (
     KeptIn,
     allow_imports,
     flags,
+    model_of,
     named,
     optional,
     parse,
@@ -42,6 +43,7 @@ from secateur.job import Coding, InputConfig, Job
 from secateur.methods import METHODS, FewValues, Method, first_methods, method_for
 from secateur.nearest import require_one_of
 from secateur.plain_data import to_plain
+from secateur.pretrained import BY_NAME, require_start
 from secateur.report.finish import finish, leave_speed
 from secateur.report.terminal import Watcher, say, summary_table
 from secateur.results import RunError
@@ -86,6 +88,11 @@ class Training(Command):
     method: Annotated[
         str | None, optional("STR"), Doc(f"{_listed(first_methods())}, instead of the preset's method")
     ] = None
+    from_: Annotated[
+        str,
+        optional("PATH", flag="from"),
+        Doc("weights to start from: pretrained, a .safetensors or .cut file, or a run; random ones if not given"),
+    ] = ""
     seed: Annotated[int, Doc("seed of the initial weights, the order of images and all other randomness")] = 0
     threads: Annotated[
         int | None, optional("INT"), Doc("CPU threads; a seed and a thread count determine every bit")
@@ -116,6 +123,8 @@ class Training(Command):
             if not networks.is_import_path(chosen.data):
                 data.require_known(chosen.data)
                 data.require_crop(chosen.data, chosen.inputs.crop)
+            if chosen.from_:
+                require_start(_weights(chosen.from_), chosen.network)
             require_at_least(0, most=2**63 - 1, seed=chosen.seed)
             require_at_least(1, most=MOST_THREADS, threads=chosen.threads)
             allow_imports(chosen.job().modules)
@@ -157,10 +166,12 @@ class Training(Command):
     def job(self) -> Job:
         """Return the training that was asked for."""
         choose(self.coding.codec)
+        start = _weights(self.from_)
         method: Method = self.settings  # type: ignore[attr-defined]  # a field that `parsed` adds
         return Job(
             network=self.network,
             data=self.data if self._is_named else str(Path(self.data).resolve()),
+            start=start if start in ("", BY_NAME) else str(Path(start).resolve()),
             preset=self.preset,
             methods=(method,),
             recipe=self.recipe,
@@ -284,6 +295,11 @@ class Summary(Command):
         else:
             Console().print(summary_table(found, others))
         return 0
+
+
+def _weights(given: str) -> str:
+    """Return what a run starts from as typed; the directory of another run stands for its network."""
+    return given if given in ("", BY_NAME) else str(model_of(Path(given)))
 
 
 def _network(job: Job) -> nn.Module:

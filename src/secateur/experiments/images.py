@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from secateur import data, networks
-from secateur.data import Images, Inputs, Split
+from secateur.data import Images, Inputs, Scaling, Split
 from secateur.experiments.answers import describe_answers
 from secateur.experiments.input_shape import find_input_shape
 from secateur.experiments.workload import Evaluation
@@ -88,11 +88,15 @@ def load_split(job: Job, split: Split, root: Path | None, input_shape: Shape | N
     return data.load(job.data, split, root, input_shape, crop=crop, most_unreadable=most_unreadable)
 
 
-def load_images(job: Job, root: Path | None, trust: Collection[str] = ()) -> JobImages:
-    """Return the training images of a job's data set, split into training and validation images."""
+def load_images(job: Job, root: Path | None, trust: Collection[str] = (), scaling: Scaling | None = None) -> JobImages:
+    """Return the training images of a job's data set, split into training and validation images.
+
+    Without a scaling, which pretrained weights need, it is fitted to the training images.
+    """
     everything = load_split(job, "train", root, find_input_shape(job, trust))
     train, validation = data.split_validation(everything, min(_MOST_VALIDATION, len(everything) // 5))
-    scaling = data.Scaling.fit(train, job.inputs.scaling)
+    if scaling is None:
+        scaling = Scaling.fit(train, job.inputs.scaling)
     is_shifted = job.inputs.crop == "shift-flip"
     training = Inputs.for_training(
         train, scaling, job.inputs.augment, job.inputs.input_dropout, is_shifted=is_shifted, seed=job.seed

@@ -18,19 +18,29 @@ from secateur.experiments.directory import RunDirectory
 from secateur.experiments.pipeline import pipeline
 from secateur.job import Job
 from secateur.networks import NetworkError, Shape, imported
+from secateur.pretrained import Start
 from secateur.results import RunError
 from secateur.train import checkpoint
 from secateur.train.stage import Stage
 
 
-def build(job: Job, classes: int | None, input_shape: Shape | None, trust: Collection[str] = ()) -> nn.Module:
-    """Return the untrained network of a job, for a number of classes and images of a shape.
+def build(
+    job: Job,
+    classes: int | None,
+    input_shape: Shape | None,
+    trust: Collection[str] = (),
+    start: Start | None = None,
+) -> nn.Module:
+    """Return the network of a job before training, for a number of classes and images of a shape.
 
-    A network that is not ours is imported if `trust` has the name of its module.
+    A network that is not ours is imported if `trust` has the name of its module. Its weights are random unless they
+    come from a start.
 
     Convolutions train 1.6 times as fast in channels-last memory format (LeNet-5, batch 128, one thread).
     """
     model = networks.build(job.network, seed=job.seed, classes=classes, input_shape=input_shape, trust=trust)
+    if start is not None:
+        start.fill(model)
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]  # torch's stubs
 
 
@@ -81,12 +91,14 @@ def read_recorded(path: Path) -> Recorded:
         raise _not_a_model(path, error) from error
 
 
-def build_again(directory: RunDirectory, job: Job, trust: Collection[str] = ()) -> nn.Module:
-    """Return the untrained network of a finished run."""
+def build_again(
+    directory: RunDirectory, job: Job, trust: Collection[str] = (), start: Start | None = None
+) -> nn.Module:
+    """Return the network of a finished run as it was before training."""
     header, _ = _read(directory.model)
     _trusted(job.network, trust, directory.path)
     try:
-        return build(job, **_sizes(header), trust=trust)
+        return build(job, **_sizes(header), trust=trust, start=start)
     except NetworkError:
         raise
     except (KeyError, ValueError) as error:

@@ -15,16 +15,25 @@ from secateur.train.stage import Stage
 
 
 def pipeline(
-    job: Job, model: nn.Module, visit: Callable[[Stage], None], aids: Aids | None = None
+    job: Job,
+    model: nn.Module,
+    visit: Callable[[Stage], None],
+    aids: Aids | None = None,
+    *,
+    is_trained: bool = False,
 ) -> Iterator[tuple[str, nn.Module]]:
     """Carry out a job's methods on a network; `visit` trains each stage, or fills it from its checkpoint.
 
     `aids` are for methods that want them while they train.
 
     Yields every form of the network that is to be evaluated, by name: those of the stages and, after each method, what
-    it leaves. The last one is the finished network. Names that two methods use are made different.
+    it leaves. The last one is the finished network. Names that two methods use are made different. A network that is
+    trained already, because it starts from pretrained weights, is a form as well: the dense one to compare with, unless
+    the job trains that itself.
     """
     stage_names, form_names = _Names(), _Names()
+    if is_trained:
+        yield form_names.new("start" if job.is_dense or job.methods[0].trains_dense else "dense"), model
     for method in job.methods:
         if isinstance(method, Aided):
             stages = method.aided_stages(model, job.recipe, aids or Aids())

@@ -147,7 +147,8 @@ def preset(name: str, network: str, *, data: str = "mnist", seed: int = 0, to_fi
 def run_name(job: Job) -> str:
     """Return the name of a run's directory: network, data, preset, methods unless they are the preset's, and seed.
 
-    Settings that differ from the preset's show as a short digest; job.json spells them out.
+    A run that does not start from random weights says what it starts from. Settings that differ from the preset's show
+    as a short digest; job.json spells them out.
     """
     usual = preset(job.preset, job.network, data=job.data, seed=job.seed, to_file=True)
     like = replace(usual, methods=usual.methods[: len(job.methods)])
@@ -155,9 +156,13 @@ def run_name(job: Job) -> str:
         like = like.with_method(type(job.methods[0])())
     # A file name of Windows has no colon.
     parts = [job.network.replace(":", "."), Path(job.data).name.replace(":", "."), job.preset]
+    if job.start:
+        parts.append(f"from-{Path(job.start).stem}")
     if job.label != usual.label:
         parts.append(job.label)
     different = _differences(like.to_json(), job.to_json())
+    if not Path(job.start).is_absolute():
+        different.pop(".start", None)  # it is in the name; of two files that have one name, the digest differs
     if Path(job.data).is_absolute():
         different["data"] = job.data  # two folders may have one name
     if different:

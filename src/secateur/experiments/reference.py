@@ -46,8 +46,11 @@ def find_reference(job: Job, directory: RunDirectory) -> Reference | None:
 
 
 def needs_training(job: Job, root: Path) -> bool:
-    """Return whether a reference has to be trained before a job has one; some methods train one themselves."""
-    if job.is_dense or job.methods[0].trains_dense:
+    """Return whether a reference has to be trained before a job has one.
+
+    Some methods train one themselves, and a job that starts from trained weights is compared with these.
+    """
+    if job.is_dense or job.methods[0].trains_dense or job.start:
         return False
     known = _alongside(job, RunDirectory(root / run_name(job))) or published_reference(job)
     return known is None

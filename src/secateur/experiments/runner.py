@@ -14,7 +14,7 @@ from secateur.experiments.directory import RunDirectory
 from secateur.experiments.images import load_images
 from secateur.experiments.imported_data import load_parts, sizes_of, workload_of
 from secateur.experiments.models import architecture, build
-from secateur.experiments.outcome import DENSE, Outcome
+from secateur.experiments.outcome import Outcome
 from secateur.experiments.pipeline import pipeline
 from secateur.experiments.presets import run_name
 from secateur.experiments.training import train_stage
@@ -23,6 +23,7 @@ from secateur.files import GivenArchitecture
 from secateur.job import Job
 from secateur.methods import Aids, Cautious
 from secateur.networks import Shape
+from secateur.pretrained import Start, read_start
 from secateur.results import RunError, write
 from secateur.train.observers import Observer, Silent
 from secateur.train.processes import is_main_process, join_processes, wait_for_all
@@ -46,26 +47,49 @@ def run(
     directory = RunDirectory(root / run_name(job))
     if is_finished(directory, job, resume=resume):
         return directory
-    model, workload, sizes = _prepared(job, data_root, trust)
-    named = architecture(job, *sizes, trust)
+    start = read_start(job.start, job.network, data_root)
+    model, workload, sizes = _prepared(job, data_root, trust, start)
+    random = () if start is None else start.left_random(model)
+    if start is not None and observer is not None and not directory.has_started:
+        observer.note(_describe(start, random))
     shorter = [replace(job, methods=job.methods[:number]) for number in range(len(job.methods) - 1, 0, -1)]
-    earlier = [(start, RunDirectory(root / run_name(start))) for start in shorter]
-    carry_out(job, directory, model, workload, architecture=named, earlier=earlier, observer=observer, trust=trust)
+    carry_out(
+        job,
+        directory,
+        model,
+        workload,
+        architecture=architecture(job, *sizes, trust),
+        is_trained=start is not None and not random,
+        earlier=[(first, RunDirectory(root / run_name(first))) for first in shorter],
+        observer=observer,
+        trust=trust,
+    )
     return directory
 
 
 def _prepared(
-    job: Job, data_root: Path | None, trust: Collection[str]
+    job: Job, data_root: Path | None, trust: Collection[str], start: Start | None
 ) -> tuple[nn.Module, Workload, tuple[int | None, Shape | None]]:
     """Return the untrained network of a job, its data, and the classes and the shape that the network was built for."""
     if networks.is_import_path(job.data):
         parts = load_parts(job.data, trust)
         sizes = sizes_of(parts.train)
-        model = build(job, *sizes, trust)
+        model = build(job, *sizes, trust, start)
         return model, workload_of(parts, model), sizes
-    images = load_images(job, data_root, trust)
+    images = load_images(job, data_root, trust, None if start is None else start.scaling)
     seen = images.training.images
-    return build(job, len(seen.classes), seen.shape, trust), images, (len(seen.classes), seen.shape)
+    return build(job, len(seen.classes), seen.shape, trust, start), images, (len(seen.classes), seen.shape)
+
+
+def _describe(start: Start, random: Sequence[str]) -> str:
+    """Say what a run starts from, which tensors that does not have, and how inputs are scaled for it."""
+    said = f"The run starts from {start.source}."
+    if random:
+        which = f'"{random[0]}"' + (f' to "{random[-1]}"' if len(random) > 1 else "")
+        said += f" It lacks {which} for these classes: they are random, and --reference train trains a dense network."
+    if start.scaling is not None:
+        said += " Inputs are scaled as its weights need, whatever --scaling says."
+    return said
 
 
 def is_finished(directory: RunDirectory, job: Job, *, resume: bool) -> bool:
@@ -102,8 +126,6 @@ def carry_out(
     """
     observer = observer or Silent()
     outcome = Outcome(job, directory, workload, architecture, trust)
-    if is_trained:
-        outcome.evaluate(DENSE, model)
     _begin(directory, job, earlier)
     method = job.methods[0]
     if isinstance(method, Cautious) and not directory.has_started:
@@ -117,8 +139,8 @@ def carry_out(
     def error(network: nn.Module) -> float:
         return workload.evaluate(network).error
 
-    finished = model
-    for form, network in pipeline(job, model, train, Aids(outcome.file_size, error, observer.note)):
+    finished, aids = model, Aids(outcome.file_size, error, observer.note)
+    for form, network in pipeline(job, model, train, aids, is_trained=is_trained):
         outcome.evaluate(form, network)
         finished = network
     outcome.refuse_guessing()

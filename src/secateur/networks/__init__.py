@@ -13,25 +13,33 @@ from torch import nn
 
 from secateur.networks import imported
 from secateur.networks.alexnet import ALEXNET, AlexNet
+from secateur.networks.alexnet_torchvision import ALEXNET_TORCHVISION, TorchvisionAlexNet
+from secateur.networks.efficientnet_lite import EFFICIENTNET_LITE0, EfficientNetLite0
 from secateur.networks.imported import NetworkError, is_import_path, modules_of
 from secateur.networks.lenet import LENET_5, LENET_300_100, LeNet5, LeNet300100
 from secateur.networks.network import Network, Shape
-from secateur.networks.resnet import RESNET_50, ResNet50
-from secateur.networks.resnet_cifar import RESNET_20
+from secateur.networks.resnet import RESNET_50, RESNET_50_V1, ResNet50, ResNet50V1
+from secateur.networks.resnet_cifar import RESNET_20, RESNET_32, RESNET_56
 from secateur.networks.seeding import seeded
+from secateur.networks.squeezenet import SQUEEZENET, SqueezeNet
 from secateur.networks.vgg import VGG16, VGG_16
+from secateur.networks.vgg_cifar import VGG_16_CIFAR, VGG_16_CIFAR_HALF, VGG_16_CIFAR_QUARTER
 from secateur.table import Table
 
 __all__ = [
     "NETWORKS",
     "VGG16",
     "AlexNet",
+    "EfficientNetLite0",
     "LeNet5",
     "LeNet300100",
     "Network",
     "NetworkError",
     "ResNet50",
+    "ResNet50V1",
     "Shape",
+    "SqueezeNet",
+    "TorchvisionAlexNet",
     "build",
     "is_import_path",
     "modules_of",
@@ -52,6 +60,15 @@ NETWORKS: Table[Network] = Table(
         VGG_16,
         RESNET_50,
         RESNET_20,
+        RESNET_32,
+        RESNET_56,
+        VGG_16_CIFAR,
+        VGG_16_CIFAR_HALF,
+        VGG_16_CIFAR_QUARTER,
+        ALEXNET_TORCHVISION,
+        RESNET_50_V1,
+        EFFICIENTNET_LITE0,
+        SQUEEZENET,
     ),
 )
 

@@ -62,6 +62,33 @@ def encoder_table(results: Path) -> Grid:
     return Grid(title, header, tuple(rows), note)
 
 
+def scores_table(results: Path) -> Grid:
+    """Compare what pretrained networks score with what is published, as `benchmarks/pretrained_scores.py` measured."""
+    title = "Pretrained networks on photographs of ILSVRC-2012"
+    header = ("network", "short side, pixels", "images", "top-1, %", "top-5, %", "published top-1, %", "difference")
+    rows = []
+    for row in read_benchmark(results, "pretrained_scores")["rows"].values():
+        published = (row["published"] or [None])[0]
+        rows.append(
+            (
+                str(row["network"]),
+                str(row["preprocessing"]["short_side"]),
+                f"{row['images']:,}",
+                f"{row['top1']:.1f} ± {row['interval'][0]:.1f}",
+                f"{row['top5']:.1f} ± {row['interval'][1]:.1f}",
+                "–" if published is None else f"{published:.1f}",
+                "–" if published is None else f"{row['top1'] - published:+.1f}",
+            )
+        )
+    note = (
+        "Weights as `--from pretrained` reads them, before any training; 95 % intervals. Published numbers are for all "
+        "50,000 validation images. Ours are 5 images per class, compressed as WebP with a short side of 236 pixels, of "
+        "which the network sees the centre after resizing. How much of the differences comes from this compression and "
+        "how much from the choice of images was not measured: the original images were not available."
+    )
+    return Grid(title, header, tuple(rows), note)
+
+
 def _comparison(runs: _Runs) -> str:
     """Say by how much the budget is ahead if each method has its best learning rate, and at which rates it is not."""
     gains, behind = [], []

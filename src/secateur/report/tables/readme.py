@@ -23,7 +23,7 @@ from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.files import decay_table, file_table, headline_table
 from secateur.report.tables.grid import Grid
 from secateur.report.tables.paper import gathering_table, search_table, sensitivity_table, table1, table2
-from secateur.report.tables.pretrained import encoder_table
+from secateur.report.tables.pretrained import encoder_table, scores_table
 from secateur.report.tables.speed import LEVELS, network_speeds, speed_tables, step_table
 
 _BEGIN, _END = "<!-- results: begin (written by `make readme`) -->", "<!-- results: end -->"
@@ -49,6 +49,7 @@ def results_page(results: Path) -> str:
         *(sensitivity_table(results, network) for network in _NETWORKS),
         met_table(results),
         encoder_table(results),
+        scores_table(results),
         coder_table(results),
         large_file_table(results),
         step_table(results),
@@ -61,9 +62,9 @@ def results_page(results: Path) -> str:
 _INTRODUCTION = """# Results
 
 `make readme` writes this page from the files in `results/`. `secateur reproduce` produces those of runs, one JSON per
-seed with settings, versions and times; the scripts in `benchmarks/` produce those of speed, codecs and a sentence
-encoder. All settings of runs were chosen on images split from the training set; the test set was read once, at the end.
-"not run" marks what was not run. AlexNet and transfer learning, the paper's other experiments, are not reproduced
+seed with settings, versions and times; the scripts in `benchmarks/` produce those of speed, codecs and pretrained
+networks. All settings of runs were chosen on images split from the training set; the test set was read once, at the
+end. "not run" marks what was not run. AlexNet and transfer learning, the paper's other experiments, are not reproduced
 yet."""
 
 
