@@ -37,7 +37,7 @@ COMMANDS = {
         "training", "Compress", "Prune a network, quantise what is left and write it as one small file."
     ),
     "prune": Listed("training", "Prune", "Train and prune a network, without quantising its weights."),
-    "summary": Listed("training", "Summary", "Show what would be pruned in a network, before training."),
+    "summary": Listed("summary", "Summary", "Show what would be pruned in a network, before training."),
     "evaluate": Listed("runs", "Evaluate", "Evaluate a finished run on its test set, which is read once."),
     "watch": Listed("runs", "Watch", "Show the page of a run in the browser, and update it while the run trains."),
     "report": Listed("runs", "Report", "Write a page about a run, or about several side by side: one HTML file."),

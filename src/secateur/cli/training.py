@@ -1,12 +1,12 @@
-"""Commands that train a network, and the one that shows beforehand what they would prune."""
+"""Commands that train a network."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,31 +17,27 @@ from torch import nn
 from typing_extensions import Doc, Self, override
 
 from secateur import data, networks
-from secateur.budget import Budget
 from secateur.cli.complaints import MOST_THREADS, require_at_least, usable_threads, usage
 from secateur.cli.flags import (
-    Classes,
     Command,
     DataRoot,
-    InputShape,
-    Json,
     KeptIn,
     allow_imports,
     flags,
     model_of,
-    named,
     optional,
     parse,
 )
+from secateur.cli.summary import Network, without_memory
+from secateur.cli.words import job_in, likely_network
 from secateur.encode.codecs import choose
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.input_shape import find_input_shape
-from secateur.experiments.presets import default_preset, has_preset, preset, preset_names, run_name, settings
+from secateur.experiments.presets import preset_names, run_name, settings
 from secateur.experiments.reference import needs_training
 from secateur.experiments.runner import run
 from secateur.job import Coding, InputConfig, Job
-from secateur.methods import METHODS, FewValues, Method, first_methods, method_for
-from secateur.nearest import require_one_of
+from secateur.methods import FewValues, Method, first_methods
 from secateur.plain_data import to_plain
 from secateur.pretrained import BY_NAME, require_start
 from secateur.report.finish import finish, leave_speed
@@ -55,13 +51,6 @@ from secateur.train.recipe import Recipe
 
 def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-Network = Annotated[
-    tyro.conf.Positional[str],
-    named("NETWORK"),
-    Doc(f"{', '.join(networks.names())}, or package.module:callable, which is imported and called"),
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +104,7 @@ class Training(Command):
     @classmethod
     def parsed(cls, words: list[str]) -> Self:
         """Parse the flags on top of the preset's settings, with those of the chosen method among them."""
-        chosen = cls._parsed(words, _likely_network(words))
+        chosen = cls._parsed(words, likely_network(words))
         with usage():
             networks.require_known(chosen.network)
         chosen = cls._parsed(words, chosen.network)  # a name among the words may have been the value of a flag
@@ -139,7 +128,7 @@ class Training(Command):
     def _parsed(cls, words: list[str], network: str | None) -> Self:
         """Parse the flags with the defaults that the preset has for a network, or for any if that is not known yet."""
         with usage():
-            start = _start(words, network)
+            start = job_in(words, network)
             kind = type(start.methods[0])
             entry = ("settings", kind, field(default_factory=kind))
             command = make_dataclass(cls.__name__, [entry], bases=(cls,), frozen=True, kw_only=True)
@@ -269,34 +258,6 @@ class Compress(Training):
         return pruning if is_done else replace(pruning, methods=(*pruning.methods, self.few_values))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Summary(Command):
-    """Show what would be pruned in a network, before training."""
-
-    network: Network
-    classes: Classes = None
-    input_shape: InputShape = None
-    json: Json = False
-    sibling: SiblingConfig = field(default_factory=SiblingConfig)
-
-    @override
-    def __call__(self) -> int:
-        with usage():
-            networks.require_known(self.network)
-            require_at_least(1, classes=self.classes)
-            trust = allow_imports(networks.modules_of(self.network))
-            with _without_memory(self.network):  # only shapes are needed
-                model = networks.build(self.network, classes=self.classes, input_shape=self.input_shape, trust=trust)
-                found, others = targets(model, self.sibling), left_out(model, self.sibling)
-        if self.json:
-            tensors = [asdict(target) | {"weights": target.weights} for target in found]
-            totals = {key: sum(tensor[key] for tensor in tensors) for key in ("weights", "thresholds")}
-            print(json.dumps({**totals, "tensors": tensors, "left_out": [asdict(each) for each in others]}))
-        else:
-            Console().print(summary_table(found, others))
-        return 0
-
-
 def _weights(given: str) -> str:
     """Return what a run starts from as typed; the directory of another run stands for its network."""
     return given if given in ("", BY_NAME) else str(model_of(Path(given)))
@@ -313,64 +274,8 @@ def _network(job: Job) -> nn.Module:
     if entry is None and trust and not networks.is_import_path(job.data):
         classes = len(data.classes_of(Path(job.data)))
     shape = job.inputs.input_shape if entry is None else find_input_shape(job, job.modules)
-    with _without_memory(job.network):
+    with without_memory(job.network):
         return networks.build(job.network, seed=job.seed, classes=classes, input_shape=shape, trust=trust)
-
-
-def _without_memory(network: str) -> AbstractContextManager[object]:
-    """Build a network of ours on the meta device inside; others may compute something when they are built."""
-    return nullcontext() if networks.is_import_path(network) else torch.device("meta")
-
-
-def _likely_network(words: list[str]) -> str | None:
-    """Return the first word that may be the network, if there is one: a flag may have such a value, too."""
-    ours = (word for word in words if word in networks.NETWORKS)
-    others = (word for word in words if networks.is_import_path(word) and word != _value(words, "--data"))
-    return next(ours, None) or next(others, None)
-
-
-def _start(words: list[str], network: str | None) -> Job:
-    """Return the job that the preset and the method among the words describe for a network, or for some network."""
-    preset_name, method_name = _value(words, "--preset") or default_preset(network), _value(words, "--method")
-    require_one_of("preset", preset_name, preset_names())
-    if method_name is not None:
-        require_one_of("method", method_name, first_methods())
-    budget = _budget(words)
-    if budget is not None and method_name is None:
-        method_name = method_for(budget).name
-    some = next((name for name in networks.NETWORKS if has_preset(preset_name, name)), next(iter(networks.NETWORKS)))
-    job = preset(preset_name, network or some, to_file=True)
-    if method_name is not None and METHODS[method_name] is not type(job.methods[0]):
-        job = job.with_method(METHODS[method_name]())
-    if budget is not None:
-        job = replace(job, methods=(job.methods[0].with_budget(budget), *job.methods[1:]))
-    return job
-
-
-def _budget(words: list[str]) -> Budget | None:
-    """Return the budget among the words, if there is one: it takes the place of the preset's, whatever that is in.
-
-    A value that is no number is left to the parser, and so is a second budget.
-    """
-    for name, kind in (("ratio", float), ("sparsity", float), ("bytes", int), ("error_increase", float)):
-        value = _value(words, f"--{name.replace('_', '-')}")
-        if value is not None:
-            try:
-                number = kind(value)
-            except ValueError:
-                return Budget(ratio=2)  # any one: the parser refuses the value
-            return Budget(**{name: number})  # type: ignore[arg-type]  # bytes are an int
-    return None
-
-
-def _value(words: list[str], flag: str) -> str | None:
-    """Return the value of a flag that decides which further flags there are."""
-    for index, word in enumerate(words):
-        if word == flag:
-            return next(iter(words[index + 1 :]), None)
-        if word.startswith(f"{flag}="):
-            return word.removeprefix(f"{flag}=")
-    return None
 
 
 @contextmanager
