@@ -85,8 +85,8 @@ def test_the_log_names_pictures_that_could_not_be_read(cropped):
 def test_a_file_says_how_its_pictures_are_cut(cropped, finished):
     assert read_inputs(cropped.file).crop == "alexnet"
     assert read_inputs(finished.file).crop == "centre"
-    assert "crop" not in describe_inputs(Scaling(), "photos", ("a", "b"), "shift-flip")
-    assert describe_inputs(Scaling(), "cifar10", ("a", "b"), "shift-flip") == {
+    assert "crop" not in describe_inputs(Scaling(), "photos", ("a", "b"), crop="shift-flip")
+    assert describe_inputs(Scaling(), "cifar10", ("a", "b"), crop="shift-flip") == {
         "data": "cifar10",
         **Scaling().as_text(),
     }

@@ -8,7 +8,7 @@ import torch
 
 from secateur import networks
 from secateur.experiments.evaluate import evaluate
-from secateur.experiments.models import load_model
+from secateur.experiments.models import load_model, read_recorded
 from secateur.experiments.presets import run_name
 from secateur.experiments.reference import find_reference, needs_training
 from secateur.experiments.runner import run
@@ -68,7 +68,7 @@ def test_it_is_compared_with_them_and_needs_no_other_reference(dense, started):
 
 
 def test_its_inputs_are_scaled_as_those_weights_need(dense, started, notes):
-    assert load_model(started.model)[1] == load_model(dense.model)[1]
+    assert read_recorded(started.model).scaling == read_recorded(dense.model).scaling
     [said] = [text for text in notes.said if "starts from" in text]
     assert said == (
         f"The run starts from {dense.model.resolve()}. Inputs are scaled as its weights need, whatever --scaling says."
@@ -107,7 +107,7 @@ def test_a_run_that_trains_a_dense_network_itself_calls_what_it_starts_from_its_
 def test_without_training_the_weights_that_it_starts_from_are_cut(dense, tmp_path):
     job = replace(PRUNE, methods=(METHODS["magnitude"](ratio=2, retrain_epochs=0),), recipe=Recipe(epochs=0))
     directory = run(replace(job, start=str(dense.model)), tmp_path)
-    whole, cut = load_model(dense.model)[0].fc1.weight, load_model(directory.model)[0].fc1.weight
+    whole, cut = load_model(dense.model).fc1.weight, load_model(directory.model).fc1.weight
     assert torch.equal(cut[cut != 0], whole[cut != 0])
 
 

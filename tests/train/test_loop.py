@@ -313,16 +313,3 @@ def test_a_resumed_stage_reads_the_same_images_in_the_same_way(tmp_path):
         fit_planned(tmp_path / "a", stop)
     resumed, whole = fit_planned(tmp_path / "a"), fit_planned(tmp_path / "b")
     assert resumed.announced == whole.announced[1:]
-
-
-def test_a_process_without_images_reads_one_that_counts_nothing(tmp_path, monkeypatch):
-    from secateur.train.loop import _Training
-
-    training = _Training(stage_of(mlp(), accumulate=2), PlannedPoints(), 0)
-    shares = []
-    for rank in range(8):
-        training.accelerator = type("Accelerator", (), {"num_processes": 8, "process_index": rank})()
-        shares += [(part.tolist(), share) for part, share in training._parts(torch.tensor([5, 6, 7]))]
-    assert all(len(part) == 1 for part, _ in shares)
-    counted = {part[0]: share for part, share in shares if share}
-    assert counted == {index: pytest.approx(8 / 3) for index in (5, 6, 7)}

@@ -64,6 +64,12 @@ def test_processes_share_the_samples_of_a_step():
         assert sum(count for [(count, _)] in parts) == pytest.approx(3)
 
 
+def test_a_process_without_samples_takes_one_that_counts_nothing():
+    shares = [steps(Numbers(), Recipe(batch_size=4), process=rank, processes=8)[0] for rank in range(8)]
+    assert all(len(batch) == 1 for [(_, batch)] in shares)
+    assert [count for [(count, _)] in shares] == [2.0] * 4 + [0.0] * 4
+
+
 def test_an_epoch_brings_every_sample_once_in_an_order_of_its_seed():
     first, again, other = (
         torch.cat([parts[0][1] for parts in steps(Numbers(), Recipe(batch_size=4), seed)]).tolist()
