@@ -63,13 +63,20 @@ def subject(source: str, *, density: float | None = None, run: Path | None = Non
     if path.is_dir():
         directory = directory or RunDirectory(path)
         own = RunDirectory(path)
-        model = load_model(own.model)[0] if own.model.exists() or not own.file.exists() else load(own.file)
+        model = load(own.file) if _is_given(own) else load_model(own.model)[0]
     else:
         model = load(path)
     if directory is not None and not directory.path.is_dir():
         raise RunError(f"{directory.path} is not a directory: give the directory of a run")
     network, _ = networks.name_of(model) or (type(model).__name__, {})
     return Subject(source, network, model.float().eval(), _sample_shape(model, source), directory=directory)
+
+
+def _is_given(run: RunDirectory) -> bool:
+    """Return whether only the file of a run may say how its network is built."""
+    if run.job.exists() and run.read_job().is_given:
+        return True
+    return run.file.exists() and not run.model.exists()
 
 
 def write_speed(directory: RunDirectory, found: Bench) -> Path:
