@@ -260,6 +260,15 @@ def test_runs_of_different_measures_share_no_axis_and_the_page_says_so(classifie
     assert "validation loss dense validation loss" in said
 
 
+def test_layers_of_one_name_and_other_sizes_have_rows_of_their_own(classifier, regression):
+    """Both networks are a Sequential, with one output and with two."""
+    page = render_page([classifier, regression])
+    found = re.search(r'<table id="table-layers-Sequential".*?</table>', page, re.DOTALL)[0]
+    rows = [re.findall(r"<t[hd][^>]*>(?:<span.*?</span>)?(.*?)</t[hd]>", row) for row in found.split("<tr>")[2:]]
+    assert [row[0] for row in rows] == ["0.weight", "2.weight", "2.weight"]
+    assert [[cell == "–" for cell in row[2:]] for row in rows] == [[False, False], [False, True], [True, False]]
+
+
 def test_given_runs_are_not_compared_with_published_results_of_other_data(tmp_path):
     job = replace(JOB, network="lenet-300-100", data="1,200 + 300 samples, from weights 00000000", preset=GIVEN)
     directory = RunDirectory(tmp_path / "run")

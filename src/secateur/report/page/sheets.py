@@ -213,7 +213,9 @@ def layer_sheets_compared(runs: Sequence[Run], names: Sequence[str]) -> Iterable
         layers = dict.fromkeys((layer.name, layer.weights) for _, run in chosen for layer in run.layers)
         rows = []
         for layer, weights in layers:
-            found = [next((each for each in run.layers if each.name == layer), None) for _, run in chosen]
+            # Networks of one class may differ in their sizes.
+            same = [[each for each in run.layers if (each.name, each.weights) == (layer, weights)] for _, run in chosen]
+            found = [next(iter(each), None) for each in same]
             shares = [_share_kept(each, with_bar=len(chosen) <= _MOST_WITH_BARS) for each in found]
             rows.append((Cell(layer, layer), number_cell(weights), *shares))
         yield Sheet(
