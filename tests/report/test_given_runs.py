@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from commands import sentence
 from made_runs import JOB, made_line, made_result, write_made_run
 from rich.console import Console
 from torch import nn
@@ -287,6 +288,12 @@ def test_given_runs_are_not_compared_with_published_results_of_other_data(tmp_pa
 def test_no_command_repeats_a_given_run(classifier):
     with pytest.raises(ValueError, match="no command repeats a run"):
         command_of(classifier.read_job())
+
+
+def test_bench_says_what_it_needs_to_build_the_network(classifier, command):
+    code, _, complained = command("bench", str(classifier.path))
+    assert code in (1, 2)
+    assert "model.cut" in sentence(complained)
 
 
 def test_inspect_shows_the_loss_that_the_file_was_written_with(regression, command):

@@ -63,7 +63,7 @@ def subject(source: str, *, density: float | None = None, run: Path | None = Non
     if path.is_dir():
         directory = directory or RunDirectory(path)
         own = RunDirectory(path)
-        model = load(own.file) if _is_given(own) else load_model(own.model)[0]
+        model = load(own.file) if _has_only_file(own) else load_model(own.model)[0]
     else:
         model = load(path)
     if directory is not None and not directory.path.is_dir():
@@ -72,11 +72,13 @@ def subject(source: str, *, density: float | None = None, run: Path | None = Non
     return Subject(source, network, model.float().eval(), _sample_shape(model, source), directory=directory)
 
 
-def _is_given(run: RunDirectory) -> bool:
-    """Return whether only the file of a run may say how its network is built."""
-    if run.job.exists() and run.read_job().is_given:
-        return True
-    return run.file.exists() and not run.model.exists()
+def _has_only_file(run: RunDirectory) -> bool:
+    """Return whether the network of a run cannot be built by name: at best its file says how to build it."""
+    try:
+        is_given = run.read_job().is_given
+    except RunError:  # it has none, or one of another version
+        is_given = False
+    return run.file.exists() and (is_given or not run.model.exists())
 
 
 def write_speed(directory: RunDirectory, found: Bench) -> Path:
