@@ -4,7 +4,6 @@ import json
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -137,9 +136,9 @@ def made_run(tmp_path):
     file = FileResult(bytes=20_000, dense_bytes=1_066_440)
     result = made_result(file=file, errors={"dense": 1.6, "pruned": 2.0, "file": 2.0})
     run = write_made_run(tmp_path, result, test=EvaluationResult(errors={"dense": 1.5, "file": 1.9}, images=10_000))
-    images = SimpleNamespace(classes=tuple("0123456789"), shape=(1, 28, 28))
-    save_model(run.model, lenet(), result.job, Scaling(), images)
-    secateur.save(lenet(), run.file, codec="rans", metadata=describe_inputs(Scaling(), "digits", images.classes))
+    sizes = {"classes": "10", "input_shape": "1 28 28", **Scaling().as_text()}
+    save_model(run.model, lenet(), result.job, sizes)
+    secateur.save(lenet(), run.file, codec="rans", metadata=describe_inputs(Scaling(), "digits", tuple("0123456789")))
     return run
 
 
