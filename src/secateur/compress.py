@@ -20,9 +20,9 @@ from secateur.experiments.outcome import DENSE, FILE
 from secateur.experiments.runner import carry_out, is_finished
 from secateur.experiments.subject import Subject
 from secateur.files import GivenArchitecture, load
-from secateur.job import GIVEN, Job
+from secateur.job import FROM_WEIGHTS, GIVEN, Job
 from secateur.methods import FewValues, Method, method_for
-from secateur.results import ERROR, EvaluationResult, RunResult, write
+from secateur.results import EvaluationResult, RunResult, figure, write
 from secateur.train.processes import is_main_process
 from secateur.train.recipe import Recipe
 from secateur.train.task import Loss, Task
@@ -65,8 +65,8 @@ class Compressed:
         return self.result.errors.get(DENSE, math.nan)
 
     def __str__(self) -> str:
-        digits = ".2f" if self.result.measure == ERROR else ".4g"
-        measured = f"validation {self.result.measure} {self.dense_error:{digits}} → {self.error:{digits}}"
+        before, after = (figure(error, self.result.measure) for error in (self.dense_error, self.error))
+        measured = f"validation {self.result.measure} {before} → {after}"
         return f"{self.ratio:.1f}× fewer weights, {self.bytes:,} bytes, {measured}: {self.path}"
 
 
@@ -178,7 +178,7 @@ def _job(
     return Job(
         network=type(model).__name__,
         # A directory belongs to these weights and data: another network must not be taken for a finished run.
-        data=f"{len(data.training):,} + {data.validation_samples:,} samples, from weights {_digest(model):08x}",
+        data=f"{len(data.training):,} + {data.validation_samples:,} samples{FROM_WEIGHTS}{_digest(model):08x}",
         preset=GIVEN,
         methods=(first, *further),
         recipe=recipe if epochs is None else replace(recipe, epochs=epochs),

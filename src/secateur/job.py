@@ -18,6 +18,7 @@ from secateur.plain_data import from_plain, to_plain
 from secateur.train.recipe import Recipe, require_whole
 
 GIVEN = "given"  # the preset of a run whose network and data are objects in Python: no command repeats it
+FROM_WEIGHTS = ", from weights "  # between the size of given data and a checksum of the weights training began with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,16 @@ class Job:
     def label(self) -> str:
         """The names of its methods, such as "manessi2018+few-values"."""
         return "+".join(method.name for method in self.methods)
+
+    @property
+    def is_given(self) -> bool:
+        """Whether its network and data are objects in Python."""
+        return self.preset == GIVEN
+
+    @property
+    def data_name(self) -> str:
+        """The data as users read them: their name, or the size of given data."""
+        return self.data.partition(FROM_WEIGHTS)[0] if self.is_given else self.data
 
     @property
     def is_dense(self) -> bool:

@@ -124,7 +124,7 @@ class EvaluationResult:
 
     @property
     def error(self) -> float:
-        """The test error of the finished network, in percent."""
+        """The test error of the finished network."""
         return last(self.errors)
 
 
@@ -231,6 +231,11 @@ class PublishedRun:
         if self.test is None:
             return math.nan
         return self.test.error if form is None else self.test.errors.get(form, math.nan)
+
+
+def figure(value: float, measure: str = ERROR) -> str:
+    """Write an error with two digits after the point, anything else with four significant ones."""
+    return f"{value:.2f}" if measure == ERROR else f"{value:#.4g}".removesuffix(".")
 
 
 def last(errors: Mapping[str, float]) -> float:

@@ -19,7 +19,7 @@ from secateur.experiments.outcome import FILE
 from secateur.experiments.pipeline import pipeline
 from secateur.experiments.reference import trained_reference
 from secateur.files import load
-from secateur.job import GIVEN, Job
+from secateur.job import Job
 from secateur.measure import error_of_batches
 from secateur.pretrained import read_start
 from secateur.results import EvaluationResult, RunError, write
@@ -36,7 +36,7 @@ def evaluate(
         return directory.read_test()
     directory.read_result()  # raises if the run is not finished
     job = directory.read_job()
-    if job.preset == GIVEN:
+    if job.is_given:
         raise RunError(
             f"{directory.path} was trained on data given in Python, and without test data: "
             "secateur.compress(…, test=…) evaluates a network on these"

@@ -18,7 +18,7 @@ from secateur.files import GivenArchitecture, encoded, load, save
 from secateur.functions.threshold import learned_thresholds
 from secateur.job import Job
 from secateur.measure import Answers, count
-from secateur.results import FileResult, LayerResult, RunError, RunResult, StageResult, last, write
+from secateur.results import FileResult, LayerResult, RunError, RunResult, StageResult, figure, last, write
 from secateur.weights.reading import copied
 
 DENSE, FILE = "dense", "file"  # the forms of a network before it is pruned, and read back from its file
@@ -102,7 +102,7 @@ class Outcome:
         return {
             **self.workload.metadata,
             "run": self.directory.path.name,
-            f"validation {self.workload.measure}": f"{error:.2f}",
+            f"validation {self.workload.measure}": figure(error, self.workload.measure),
             "secateur": versions()["secateur"],
         }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.presets import preset, run_name
-from secateur.job import GIVEN, Job
+from secateur.job import Job
 from secateur.plain_data import from_plain
 from secateur.results import RunError
 
@@ -21,7 +21,7 @@ REFERENCES = "references.json"  # written from results/ by `make readme`, so tha
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """Errors of the dense network in percent, NaN if they are not known, and their source."""
+    """Errors of the dense network, NaN if they are not known, and their source."""
 
     validation: float
     test: float
@@ -59,13 +59,15 @@ def needs_training(job: Job, root: Path) -> bool:
 def _own(directory: RunDirectory) -> Reference | None:
     """Return the dense network that the run itself started from, if its method trains one."""
     try:
-        validation = directory.read_result().errors.get("dense", math.nan)
+        result = directory.read_result()
+        validation = result.errors.get("dense", math.nan)
         test = directory.read_test().errors.get("dense", math.nan) if directory.test.exists() else math.nan
     except RunError:
         return None
     if math.isnan(validation):
         return None
-    return Reference(validation=validation, test=test, source="the dense network that this run started from")
+    source = "the network as it was given" if result.job.is_given else "the dense network that this run started from"
+    return Reference(validation=validation, test=test, source=source)
 
 
 def _alongside(job: Job, directory: RunDirectory) -> Reference | None:
@@ -82,7 +84,7 @@ def _alongside(job: Job, directory: RunDirectory) -> Reference | None:
 
 def trained_reference(job: Job, directory: RunDirectory) -> RunDirectory | None:
     """Return the finished dense run with the same recipe and seed in the same folder as a run."""
-    if job.is_dense or job.preset == GIVEN:
+    if job.is_dense or job.is_given:
         return None
     other = RunDirectory(directory.path.resolve().parent / run_name(job.reference()))
     try:

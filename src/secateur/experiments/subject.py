@@ -16,7 +16,6 @@ from secateur.experiments.directory import RunDirectory
 from secateur.experiments.models import load_model, read_recorded
 from secateur.files import input_shape as shape_in_file
 from secateur.files import load
-from secateur.job import GIVEN
 from secateur.nearest import require_one_of
 from secateur.networks import Shape, imported
 from secateur.plain_data import from_plain
@@ -90,9 +89,7 @@ def subject(
     if path.is_dir():
         directory = directory or RunDirectory(path)
         own = RunDirectory(path)
-        is_given = own.job.exists() and own.read_job().preset == GIVEN
-        has_model = not is_given and (own.model.exists() or not own.file.exists())
-        found = _of_run(own, trust) if has_model else _of_file(own.file, trust)
+        found = _of_file(own.file, trust) if _has_only_file(own) else _of_run(own, trust)
     else:
         found = _of_file(path, trust)
     if directory is not None and not directory.path.is_dir():
@@ -123,6 +120,15 @@ def _of_file(path: Path, trust: Collection[str]) -> tuple[str, nn.Module, Shape]
 def named_modules(source: str) -> tuple[str, ...]:
     """Return the modules that a source itself asks to import: none, unless it is the import path of a network."""
     return () if _is_path(source) else networks.modules_of(source)
+
+
+def _has_only_file(run: RunDirectory) -> bool:
+    """Return whether the network of a run cannot be built by name: at best its file says how to build it."""
+    try:
+        is_given = run.read_job().is_given
+    except RunError:  # it has none, or one of another version
+        is_given = False
+    return run.file.exists() and (is_given or not run.model.exists())
 
 
 def write_speed(directory: RunDirectory, found: Bench) -> Path:

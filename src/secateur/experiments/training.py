@@ -14,7 +14,7 @@ from secateur.functions.solved_threshold import solved_thresholds
 from secateur.functions.threshold import learned_thresholds
 from secateur.measure import count
 from secateur.quantize import coded_bits
-from secateur.results import StageResult
+from secateur.results import ERROR, StageResult
 from secateur.train.loop import fit
 from secateur.train.observers import LogLine, Observer
 from secateur.train.source import steps_of
@@ -22,12 +22,17 @@ from secateur.train.stage import Stage
 from secateur.weights.reading import copied, settle_
 
 
-def measure_progress(model: nn.Module, error: Callable[[nn.Module], float]) -> LogLine:
-    """Measure a network during training; a sibling is measured as if it were cut now."""
+def measure_progress(model: nn.Module, error: Callable[[nn.Module], float], measure: str = ERROR) -> LogLine:
+    """Measure a network during training; a sibling is measured as if it were cut now.
+
+    `measure` is what `error` returns; the line says so if that is no percentage of wrong answers.
+    """
     functions = learned_thresholds(model)
     plain = _cut_now(model) if functions else model
     totals = count(plain)
     line: LogLine = {"error": error(plain), "ratio": totals.prunable.ratio, "kept": totals.prunable.kept}
+    if measure != ERROR:
+        line["measure"] = measure
     if functions:
         line["sibling_error"] = error(model)
         line["thresholds"] = {name: function.threshold.mean().item() for name, function in functions.items()}
@@ -62,7 +67,7 @@ def train_stage(
         stage,
         workload.training,
         seed=seed,
-        measure=lambda model: measure_progress(model, error) | workload.faults,
+        measure=lambda model: measure_progress(model, error, workload.measure) | workload.faults,
         journal=directory.journal(stage.name),
         observer=observer,
         task=workload.task,

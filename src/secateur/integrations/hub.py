@@ -11,13 +11,22 @@ from pathlib import Path
 
 from secateur.atomic import write_atomically
 from secateur.data import DATA_SETS
+from secateur.encode.container import open_archive
 from secateur.encode.convert import read_safetensors, unpack
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.reference import Reference, find_reference
 from secateur.job import Job
 from secateur.networks import modules_of
 from secateur.report.commands import command
+from secateur.report.wording import Wording, wording
 from secateur.results import RunError, RunResult
+
+_LOADING = """```python
+import secateur
+from huggingface_hub import hf_hub_download
+
+{}
+```"""
 
 
 def write_hub_folder(run: RunDirectory, target: Path) -> Path:
@@ -52,24 +61,31 @@ def model_card(run: RunDirectory) -> str:
         f"{result.kept:,} of {result.weights:,} weights are left. Pruned with secateur while it was trained.\n",
         _table({**_sizes(result), **_errors(run, result)}),
         "\n## Use\n",
-        _loading(job),
-        "\n`model.safetensors` holds the same weights as dense tensors; `config.json` says how inputs are scaled.\n",
+        _loading(job, run.file),
+        "\n`model.safetensors` holds the same weights as dense tensors" + _scaled(job) + ".\n",
         "## Training\n",
         _table(_training(result)),
-        f"\n    {_repeated(job)}\n",
+        "" if job.is_given else f"\n    {_repeated(job)}\n",
     ]
     return "\n".join(lines)
 
 
-def _loading(job: Job) -> str:
-    """Return the code that loads the network; one that is not ours is imported, and its module has to be trusted."""
-    trust = "".join(f', trust=["{module}"]' for module in modules_of(job.network))
-    return f"""```python
-import secateur
-from huggingface_hub import hf_hub_download
+def _loading(job: Job, file: Path) -> str:
+    """Return how the network is loaded; one that is not ours has to be trusted, or a model to be given."""
+    found = 'hf_hub_download("USER/REPOSITORY", "model.cut")'
+    modules = modules_of(job.network)
+    if job.is_given:
+        with open_archive(file) as archive:
+            architecture = archive.architecture
+            modules = () if architecture is None else modules_of(architecture.name)
+            if architecture is None:
+                return _LOADING.format(f"secateur.load({found}, model)  # fills a model of the same class")
+    trust = "".join(f', trust=["{module}"]' for module in modules)
+    return _LOADING.format(f"model = secateur.load({found}{trust})  # a plain PyTorch module")
 
-model = secateur.load(hf_hub_download("USER/REPOSITORY", "model.cut"){trust})  # a plain PyTorch module
-```"""
+
+def _scaled(job: Job) -> str:
+    return "" if job.is_given else "; `config.json` says how inputs are scaled"
 
 
 def _front_matter(job: Job) -> str:
@@ -80,14 +96,20 @@ def _front_matter(job: Job) -> str:
 def _config(job: Job, header: Mapping[str, str]) -> dict[str, object]:
     """Return what is needed to build the network and to scale its inputs."""
     known = {"network", "data", "classes", "input_shape"}
+    named: dict[str, object] = {"library_name": "secateur", "network": job.network, "data": _data_name(job)}
+    if job.is_given:  # what its inputs are is not known
+        return named
     return {
-        "library_name": "secateur",
-        "network": job.network,
-        "data": job.data if job.data in DATA_SETS else Path(job.data).name,
+        **named,
         "classes": int(header["classes"]),
         "input_shape": [int(side) for side in header["input_shape"].split()],
         "scaling": {name: value for name, value in header.items() if name not in known},
     }
+
+
+def _data_name(job: Job) -> str:
+    """Return the name of the data; of a folder on this machine, without its path."""
+    return job.data_name if job.is_given or job.data in DATA_SETS else Path(job.data).name
 
 
 def _sizes(result: RunResult) -> dict[str, str]:
@@ -104,23 +126,26 @@ def _errors(run: RunDirectory, result: RunResult) -> dict[str, str]:
     """Return the errors of the dense and of the finished network, where they are known."""
     unknown = Reference(validation=math.nan, test=math.nan, source="not known")
     dense = find_reference(result.job, run) or unknown
-    images = f"error on {result.validation_images:,} validation images"
-    found = {images: _change(dense.validation, result.error)}
+    words = wording(result.job, result.measure)
+    images = f"{words.name} on {result.validation_images:,} validation {words.samples}"
+    found = {images: _change(words, dense.validation, result.error)}
     if run.test.exists():
         test = run.read_test()
-        found[f"error on {test.images:,} test images"] = _change(dense.test, test.error)
+        found[f"{words.name} on {test.images:,} test {words.samples}"] = _change(words, dense.test, test.error)
     return {**found, "dense network": dense.source}
 
 
-def _change(dense: float, pruned: float) -> str:
-    return f"{pruned:.2f} %" if math.isnan(dense) else f"{dense:.2f} % dense → {pruned:.2f} % pruned"
+def _change(words: Wording, dense: float, pruned: float) -> str:
+    after = words.amount(pruned)
+    return after if math.isnan(dense) else f"{words.amount(dense)} dense → {after} pruned"
 
 
 def _training(result: RunResult) -> dict[str, str]:
     job, recipe = result.job, result.job.recipe
     epochs = " + ".join(f"{stage.epochs} ({stage.name})" for stage in result.stages)
+    data = _data_name(job)
     return {
-        "data": f"{job.data if job.data in DATA_SETS else Path(job.data).name}, {result.training_images:,} images",
+        "data": data if job.is_given else f"{data}, {result.training_images:,} images",
         "method": job.label,
         "epochs": epochs or str(recipe.epochs),
         "optimizer": f"{recipe.optimizer}, lr {recipe.lr:g}, {recipe.schedule}, batch size {recipe.batch_size}",

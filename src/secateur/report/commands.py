@@ -22,6 +22,8 @@ def command(job: Job, *, extra: Sequence[str] = ()) -> str:
     Settings are flags on top of a preset. The preset is a part of a run's name, so that the job's own is used if it has
     settings for the network. A ValueError says that no command describes the job.
     """
+    if job.is_given:
+        raise ValueError("no command repeats a run of secateur.compress: its network and data are objects in Python")
     to_file = len(job.methods) > 1
     start = preset(job.preset, job.network, data=job.data, seed=job.seed, to_file=to_file)
     words = ["secateur", "compress" if to_file else "prune", job.network]

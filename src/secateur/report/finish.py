@@ -36,19 +36,20 @@ def leave_page(console: Console, directory: RunDirectory) -> None:
 
 
 def leave_speed(
-    console: Console, directory: RunDirectory, what: Subject | None = None, *, trust: Collection[str] = ()
+    console: Console, directory: RunDirectory, given: Subject | None = None, *, trust: Collection[str] = ()
 ) -> None:
-    """Time a finished run's network, sparse and dense, unless it was timed before."""
+    """Time a finished run's network, sparse and dense, unless it was timed before; `given` is one not built by name."""
     if directory.speed.exists():
         return
     from secateur.run.bench import bench
 
-    what = what or subject(str(directory.path), trust=trust)
+    what = given or subject(str(directory.path), trust=trust)
     try:
         found = bench(
             what.model, what.sample_shape, network=what.network, batches=(1,), repeats=_REPEATS, engines=("eager",)
         )
     except (RuntimeError, ValueError) as error:
-        say(console, f"The network was not timed ({sentence(error)}); later: secateur bench {directory.path}")
+        later = f"; later: secateur bench {directory.path}" if given is None else ""
+        say(console, f"The network was not timed ({sentence(error)}){later}")
         return
     write_speed(directory, found)

@@ -9,7 +9,7 @@ import numpy as np
 
 from secateur.report.page.pictures import Picture, as_picture
 from secateur.report.page.run import Run
-from secateur.report.page.sheets import Cell, Sheet, number_cell, percent_cell
+from secateur.report.page.sheets import Cell, Sheet, error_cell, number_cell
 from secateur.results import AnswersResult, Mistake
 
 _MOST_CLASSES = 20  # shown, those with the highest error
@@ -49,7 +49,7 @@ def _class_row(answers: AnswersResult, number: int) -> tuple[Cell, ...]:
     row = [Cell(answers.classes[number], answers.classes[number]), number_cell(images), number_cell(wrong)]
     row.append(Cell(f"{100 * wrong / images:.2f}", 100 * wrong / images, wrong / images))
     if answers.dense_wrong:
-        row += [number_cell(answers.dense_wrong[number]), percent_cell(100 * answers.dense_wrong[number] / images)]
+        row += [number_cell(answers.dense_wrong[number]), error_cell(100 * answers.dense_wrong[number] / images)]
     return tuple(row)
 
 

@@ -59,7 +59,8 @@ def _file_card(run: Run) -> Card:
     if file is None:
         return Card(title="File", value="–", claim="no file yet")
     rows = [("this file", _bytes(file.bytes), file.bytes / file.dense_bytes), ("dense", _bytes(file.dense_bytes), 1.0)]
-    notes = [("Everything counts: weights, biases, header, checksums. The paper gives no bytes.", "")]
+    counted = "Everything counts: weights, biases, header, checksums."
+    notes = [(counted if run.is_given else f"{counted} The paper gives no bytes.", "")]
     known = published_files(run.network, run.data)
     if known:
         smallest = known[-1]
@@ -69,7 +70,8 @@ def _file_card(run: Run) -> Card:
         notes.append((f"Published: {smallest.method} ({smallest.source}).", ""))
     if run.job is not None and run.is_pruned and with_file(run.job) != run.job:
         notes.append(("With few values per layer the file is smaller:", command(with_file(run.job))))
-    error = f", {run.error.images} error {run.error.percent:.2f} %" if run.error else ""
+    words = run.wording
+    error = f", {run.error.images} {words.name} {words.amount(run.error.value)}" if run.error else ""
     return Card(
         title="File",
         value=_bytes(file.bytes),
@@ -80,33 +82,35 @@ def _file_card(run: Run) -> Card:
 
 
 def _error_card(run: Run) -> Card:
-    error = run.error
+    error, words = run.error, run.wording
     if error is None:
-        return Card(title="Error", value="–", claim="not known yet", notes=_dense_notes(run))
+        return Card(title=words.title, value="–", claim="not known yet", notes=_dense_notes(run))
     count = f"{error.count:,} " if error.count else ""
-    claim = f"on {count}{error.images} images"
-    rows = [(f"this network, {error.images} images", f"{error.percent:.2f} %", error.percent)]
+    claim = f"on {count}{error.images} {words.samples}"
+    rows = [(f"this network, {error.images} {words.samples}", words.amount(error.value), error.value)]
     dense, notes = run.dense_error(error.images), list(_dense_notes(run))
     if math.isfinite(dense):
-        claim += f", {error.percent - dense:+.2f} points compared with the dense network"
-        rows.append((f"dense, {error.images} images", f"{dense:.2f} %", dense))
+        claim += f", {words.change(error.value - dense)} compared with the dense network"
+        rows.append((f"dense, {error.images} {words.samples}", words.amount(dense), dense))
     elif run.compared is not None:
         own, dense = run.compared, run.dense_error(run.compared.images)
         rows += [
-            (f"this network, {own.images} images", f"{own.percent:.2f} %", own.percent),
-            (f"dense, {own.images} images", f"{dense:.2f} %", dense),
+            (f"this network, {own.images} {words.samples}", words.amount(own.value), own.value),
+            (f"dense, {own.images} {words.samples}", words.amount(dense), dense),
         ]
     paper = the_paper(run.network, run.data) if run.is_pruned else None
     if paper is not None:
         notes.append((f"The paper: {paper.change:+.1f} points compared with its own dense network.", ""))
-    if error.images == "validation" and run.is_finished:
+    if error.images == "validation" and run.is_finished and not run.is_given:
         notes.append(("For test images:", evaluation(run.directory.path, run.network, run.data)))
-    longest = max(length for _, _, length in rows) or 1.0
+    longest = max(length for _, _, length in rows)
+    longest = longest if longest > 0 else 1.0
     return Card(
-        title="Error",
-        value=f"{error.percent:.2f} %",
+        title=words.title,
+        value=words.amount(error.value),
         claim=claim,
-        rows=tuple((name, text, length / longest) for name, text, length in rows),
+        # A loss may be negative, and then has no bar.
+        rows=tuple((name, text, max(length / longest, 0.0)) for name, text, length in rows),
         notes=tuple(notes),
     )
 
@@ -117,6 +121,9 @@ def _dense_notes(run: Run) -> tuple[tuple[str, str], ...]:
         return ((f"Dense: {run.reference.source}.", ""),)
     if not run.is_pruned or run.job is None:
         return ()
+    if run.is_given:
+        untrained = f"The network was not trained when it was given: there is no dense {run.wording.name}."
+        return ((untrained, ""),) if run.is_finished else ()
     if not run.is_finished:
         return (("No dense network of this recipe is known yet.", ""),)
     how = command(run.job, extra=("--reference", "train"))
@@ -124,10 +131,12 @@ def _dense_notes(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def _speed_card(run: Run) -> Card:
-    speed = run.speed
+    speed, paper = run.speed, () if run.is_given else (("The paper gives no times.", ""),)
     if speed is None:
+        if run.is_given:  # `bench` builds networks by their name
+            return Card(title="Speed", value="–", claim="not measured")
         how = shlex.join(["secateur", "bench", str(run.directory.path)])
-        notes = (("To measure it and show it here:", how), ("The paper gives no times.", ""))
+        notes = (("To measure it and show it here:", how), *paper)
         return Card(title="Speed", value="–", claim="not measured", notes=notes if run.is_finished else notes[1:])
     longest = max(speed.sparse_ms, speed.dense_ms) or 1.0
     return Card(
@@ -138,7 +147,7 @@ def _speed_card(run: Run) -> Card:
             ("this network", f"{speed.sparse_ms:.3g} ms", speed.sparse_ms / longest),
             ("dense", f"{speed.dense_ms:.3g} ms", speed.dense_ms / longest),
         ),
-        notes=(("The paper gives no times.", ""),),
+        notes=paper,
     )
 
 

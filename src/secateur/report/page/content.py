@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -74,10 +74,10 @@ def _one(run: Run) -> Content:
 
     look = look_at(run)
     drawn = (charts.error_chart, charts.ratio_chart, charts.threshold_chart, charts.loss_chart, charts.size_chart)
-    standing = [pareto_chart([run], size, run.network, run.data) for size in SIZES]
+    standing = [pareto_chart([run], size, run.network, run.data, run.measure) for size in SIZES]
     histograms = [histogram_chart(each, number, run.job) for number, each in enumerate(look.layers)]
     return Content(
-        title=f"{run.network} on {run.data}",
+        title=run.title,
         names=((run.name, ""),),
         badges=(run.state, f"seed {run.seed}", *((run.job.label,) if run.job else ())),
         problems=(*run.problems, *look.problems),
@@ -103,11 +103,12 @@ def _several(runs: list[Run]) -> Content:
     from secateur.report.page import history_charts as charts
     from secateur.report.page.pareto_chart import SIZES, pareto_chart
 
-    groups = dict.fromkeys((run.network, run.data) for run in runs)
+    groups = dict.fromkeys((run.network, run.data, run.measure) for run in runs)
     standing = [pareto_chart(runs, size, *group) for group in groups for size in SIZES]
+    measures = dict.fromkeys(run.measure for run in runs)
     history = (
-        charts.comparison_chart(runs, "error", "Error", "error on validation images, %"),
-        charts.comparison_chart(runs, "ratio", "Ratio", "all weights ÷ weights kept"),
+        *(charts.error_comparison_chart(runs, measure) for measure in measures),
+        charts.ratio_comparison_chart(runs),
     )
     looks = [look_at(run, most_layers=2) for run in runs] if len(runs) <= _MOST_WITH_WEIGHTS else []
     names = [letter(number) for number in range(len(runs))]
@@ -117,7 +118,7 @@ def _several(runs: list[Run]) -> Content:
         for problem in (*run.problems, *(looks[number].problems if looks else ()))
     ]
     return Content(
-        title=f"{len(runs)} runs side by side: {' and '.join(f'{network} on {data}' for network, data in groups)}",
+        title=f"{len(runs)} runs side by side: {' and '.join(dict.fromkeys(run.title for run in runs))}",
         names=tuple((run.name, name) for name, run in zip(names, runs, strict=True)),
         badges=(),
         problems=tuple(problems),
@@ -145,13 +146,19 @@ def _several(runs: list[Run]) -> Content:
         ),
         weights_note="",
         ran=tuple(sheet for sheet in (difference_sheet(runs, names),) if sheet.rows),
-        commands=tuple((f"run {name}", command(run.job)) for name, run in zip(names, runs, strict=True) if run.job),
+        commands=tuple(
+            (f"run {name}", command(run.job))
+            for name, run in zip(names, runs, strict=True)
+            if run.job and not run.is_given
+        ),
     )
 
 
-def _standing_title(runs: Iterable[Run]) -> str:
-    is_published = any(published(run.network, run.data) for run in runs)
-    return "Compared with published results" if is_published else "Error against size"
+def _standing_title(runs: Sequence[Run]) -> str:
+    if any(published(run.network, run.data) for run in runs):
+        return "Compared with published results"
+    names = list(dict.fromkeys(run.wording.name for run in runs))
+    return f"{' and '.join(names).capitalize()} against size"
 
 
 def _drawn(charts: Iterable[Chart | None]) -> tuple[Chart, ...]:
@@ -175,6 +182,12 @@ def _weights_note(run: Run, look: Look) -> str:
 def _commands(run: Run) -> tuple[tuple[str, str], ...]:
     if run.job is None:
         return ()
+    place = str(run.directory.path)
+    again = ("Write this page again", shlex.join(["secateur", "report", place]))
+    if run.is_given:
+        if not run.is_finished:
+            return (("Continue it in Python, if it was interrupted", "secateur.compress(…, resume=True)"),)
+        return ("What the file spends on each tensor", shlex.join(["secateur", "inspect", place])), again
     if not run.is_finished:
         return (("Continue it, if it was interrupted", command(run.job, extra=("--resume",))),)
     found = [("Run it again", command(run.job))]
@@ -182,7 +195,6 @@ def _commands(run: Run) -> tuple[tuple[str, str], ...]:
         if with_file(run.job) != run.job:
             found.append(("The same with few values per layer", command(with_file(run.job))))
         found.append(("The dense reference", command(run.job.reference())))
-    place = str(run.directory.path)
     found.append(("Evaluate it on test images", evaluation(run.directory.path, run.network, run.data)))
-    found.append(("Write this page again", shlex.join(["secateur", "report", place])))
+    found.append(again)
     return tuple(found)

@@ -80,14 +80,14 @@ def _settings(
     noted: list[str] = []
     job = _read(Job, directory.job, noted)
     if job is not None:
-        return job.to_json(), job if _is_repeatable(job) else None
+        return job.to_json(), job if _is_known(job) else None
     settings = _plain_settings(directory.job)
     if settings is not None:
         return settings, None  # of another version: shown as they are
     problems += noted
     if result is None:
         return None, None
-    return result.job.to_json(), result.job if _is_repeatable(result.job) else None
+    return result.job.to_json(), result.job if _is_known(result.job) else None
 
 
 def _plain_settings(path: Path) -> dict[str, Any] | None:
@@ -98,10 +98,10 @@ def _plain_settings(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _is_repeatable(job: Job) -> bool:
-    """Return whether a command repeats the job: its preset and its network may be unknown here."""
+def _is_known(job: Job) -> bool:
+    """Return whether a command repeats the job, or Python does: its preset and its network may be unknown here."""
     try:
-        return bool(command(job))
+        return job.is_given or bool(command(job))
     except ValueError:
         return False
 

@@ -26,23 +26,30 @@ from secateur.report.page.chart import (
     to_item,
     write_note,
 )
-from secateur.report.page.names import letter
+from secateur.report.page.names import identifier, letter
 from secateur.report.page.run import Epoch, Run
+from secateur.report.wording import Wording
+from secateur.results import ERROR
 
 _MOST_POINTS = 400  # of a history that are drawn
 _TERMS = {"task": "task, L₀", "thresholds": "thresholds, L_t", "decay": "weight decay, L_wd"}
 
 
 def error_chart(run: Run) -> Chart | None:
-    """Draw the validation error against steps; of a sibling, that of the cut network and its own."""
-    columns = {"error %": [epoch.error for epoch in run.history]}
+    """Draw the validation error, or the loss, against steps; of a sibling, that of the cut network and its own."""
+    words = run.wording
+    columns = {words.measure: [epoch.error for epoch in run.history]}
     sibling = [epoch.sibling_error for epoch in run.history]
     if any(map(math.isfinite, sibling)):
-        columns["error of the sibling %"] = sibling
-    note = "Validation images."
+        columns[f"{words.name} of the sibling{words.unit}"] = sibling
+    note = f"Validation {words.samples}."
     if len(columns) > 1:
-        note += " The error is that of the network cut after this epoch; the sibling is what is trained."
-    return _history_chart(run, "error", "Error", "error on validation images, %", columns, note=note)
+        note += f" The {words.name} is that of the network cut after this epoch; the sibling is what is trained."
+    return _history_chart(run, "error", words.title, _error_label(words), columns, note=note)
+
+
+def _error_label(words: Wording) -> str:
+    return words.axis(f"{words.name} on validation {words.samples}")
 
 
 def ratio_chart(run: Run) -> Chart | None:
@@ -183,10 +190,34 @@ def _write_at_mark(plot: figure, x: int, end: int, text: str) -> None:
     write_note(plot, x, f" {text} ", align="left" if 2 * x < end else "right")
 
 
-def comparison_chart(runs: Sequence[Run], quantity: Literal["error", "ratio"], title: str, label: str) -> Chart | None:
-    """Draw the error or the ratio of several runs against steps."""
-    values = {id(run): [getattr(epoch, quantity) for epoch in run.history] for run in runs}
-    drawn = {number: run for number, run in enumerate(runs) if any(map(math.isfinite, values[id(run)]))}
+def error_comparison_chart(runs: Sequence[Run], measure: str = ERROR) -> Chart | None:
+    """Draw the errors of those runs that have this measure against steps: an error and a loss share no axis."""
+    chosen = {number: run for number, run in enumerate(runs) if run.measure == measure}
+    words = next(iter(chosen.values())).wording
+    if any(run.wording != words for run in chosen.values()):  # some on images, some on other samples
+        words = Wording(measure, "samples")
+    others = [f"{letter(number)} ({run.wording.name})" for number, run in enumerate(runs) if number not in chosen]
+    note = f"Runs with another measure are not drawn here: {', '.join(others)}." if others else ""
+    return _comparison_chart(chosen, "error", words.title, _error_label(words), measure=measure, note=note)
+
+
+def ratio_comparison_chart(runs: Sequence[Run]) -> Chart | None:
+    """Draw the ratio of several runs against steps."""
+    return _comparison_chart(dict(enumerate(runs)), "ratio", "Ratio", "all weights ÷ weights kept")
+
+
+def _comparison_chart(
+    runs: Mapping[int, Run],
+    quantity: Literal["error", "ratio"],
+    title: str,
+    label: str,
+    *,
+    measure: str = ERROR,
+    note: str = "",
+) -> Chart | None:
+    """Draw the error or the ratio of runs, by their number in the comparison, against steps."""
+    values = {id(run): [getattr(epoch, quantity) for epoch in run.history] for run in runs.values()}
+    drawn = {number: run for number, run in runs.items() if any(map(math.isfinite, values[id(run)]))}
     if not drawn:
         return None
     in_steps = all(run.counts_steps for run in drawn.values())
@@ -211,7 +242,9 @@ def comparison_chart(runs: Sequence[Run], quantity: Literal["error", "ratio"], t
         columns["epoch"] += shown["epoch"]
         columns["step"] += [run.history[index].step or None for index in chosen]
         columns[title] += shown["y"]
-    hover(plot, [("", "$name"), ("stage", "@stage, epoch @epoch"), (title, "@y{0,0.00}")], lines)
+    value, formats = ("@y{0,0.00}", {}) if measure == ERROR else ("@y{%.5g}", {"formatters": {"@y": "printf"}})
+    hover(plot, [("", "$name"), ("stage", "@stage, epoch @epoch"), (title, value)], lines, **formats)
     ends = "; ".join(f"run {letter(number)} ends at {values[id(run)][-1]:.4g}" for number, run in drawn.items())
     words = f"{title} of {len(drawn)} runs against steps: {ends}."
-    return Chart(f"compare-{quantity}", title, words, to_item(plot), columns, shortened(legend))
+    name = f"compare-{quantity}" if measure == ERROR else identifier(f"compare-{measure}")
+    return Chart(name, title, words, to_item(plot), columns, shortened(legend), note)

@@ -11,6 +11,7 @@ from typing import Any
 
 from secateur.experiments.directory import RunDirectory
 from secateur.report.page.run import Epoch
+from secateur.results import ERROR
 
 # What content that is damaged, or written by another program, may raise when it is read as ours.
 DAMAGES = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
@@ -67,6 +68,7 @@ def _epoch(line: Mapping[str, Any], stage: str) -> Epoch:
         epochs=_count(line.get("epochs", 0)),
         step=_count(line.get("step", 0)),
         error=_number(line.get("error")),
+        measure=str(line.get("measure", ERROR)),
         sibling_error=_number(line.get("sibling_error")),
         ratio=math.inf if "ratio" in line and line["ratio"] is None else _number(line.get("ratio")),
         kept={str(name): _count(value) for name, value in _object(line.get("kept_per_layer", {})).items()},

@@ -30,6 +30,8 @@ from secateur.report.page.chart import (
 from secateur.report.page.names import identifier, letter
 from secateur.report.page.run import Images, Run
 from secateur.report.ratios import times
+from secateur.report.wording import Wording
+from secateur.results import ERROR
 
 Size: TypeAlias = Literal["kept", "bytes"]
 SIZES: tuple[Size, ...] = ("kept", "bytes")
@@ -54,20 +56,23 @@ class _Frame:
     errors: tuple[float, float]
 
 
-def pareto_chart(runs: Sequence[Run], size: Size, network: str, data: str) -> Chart | None:
+def pareto_chart(runs: Sequence[Run], size: Size, network: str, data: str, measure: str = ERROR) -> Chart | None:
     """Draw error against weights kept, or against bytes, of a network's runs, with what is published for it.
 
-    The errors of all runs are on the same images: test images if every run was evaluated on them. The Pareto front
-    passes through the runs that no other beats in both.
+    The errors of all runs have the same measure, and are on the same images: test images if every run was evaluated on
+    them. The Pareto front passes through the runs that no other beats in both.
     """
-    group = [(number, run) for number, run in enumerate(runs) if (run.network, run.data) == (network, data)]
+    key = (network, data, measure)
+    group = [(number, run) for number, run in enumerate(runs) if (run.network, run.data, run.measure) == key]
     images = _common_images([run for _, run in group])
     points = _points(group, size, images, is_alone=len(runs) == 1)
-    marks = [each for each in published(network, data) if math.isfinite(getattr(each, size) + each.error)]
+    known = published(network, data) if measure == ERROR else ()
+    marks = [each for each in known if math.isfinite(getattr(each, size) + each.error)]
     if not points or (len(points) == 1 and not marks):
         return None
-    frame = _frame(points, marks, size)
-    plot = new_figure(f"{_UNITS[size]}, log scale", "error, %", x_axis_type="log", height=360)
+    words = group[0][1].wording
+    frame = _frame(points, marks, size, measure)
+    plot = new_figure(f"{_UNITS[size]}, log scale", words.axis(words.name), x_axis_type="log", height=360)
     _set_axes(plot, frame)
     legend = []
     if marks:
@@ -78,16 +83,16 @@ def pareto_chart(runs: Sequence[Run], size: Size, network: str, data: str) -> Ch
     if len(points) > 1:
         _draw_front(plot, _pareto(points), frame)
         legend.append(Key("Pareto front of these runs", COLOURS[-1], "solid"))
-    legend += _draw_runs(plot, points, _UNITS[size], images, is_alone=len(runs) == 1)
-    title = f"Error against {_UNITS[size]}"
+    legend += _draw_runs(plot, points, _UNITS[size], images, words, is_alone=len(runs) == 1)
+    title = f"{words.title} against {_UNITS[size]}"
     return Chart(
-        identifier(f"pareto-{size}-{network}-{data}"),
+        identifier(f"pareto-{size}-{network}-{data}{'' if measure == ERROR else f'-{measure}'}"),
         f"{title}, {network}",
-        _in_words(title, points, images, len(marks), _UNITS[size]),
+        _in_words(title, points, images, len(marks), _UNITS[size], words),
         to_item(plot),
-        _columns(points, marks, size, images),
+        _columns(points, marks, size, images, words),
         tuple(legend),
-        _note(images, marks),
+        _note(images, marks, words),
     )
 
 
@@ -108,16 +113,20 @@ def _points(group: Sequence[tuple[int, Run]], size: Size, images: Images, *, is_
         elif size == "kept" and not is_alone:
             amount, what = run.kept, "dense"
         if error is not None and amount:
-            points.append(_Point(letter(number), style(number)[0], amount, error.percent, what))
+            points.append(_Point(letter(number), style(number)[0], amount, error.value, what))
     return points
 
 
-def _frame(points: Sequence[_Point], marks: Sequence[Published], size: Size) -> _Frame:
+def _frame(points: Sequence[_Point], marks: Sequence[Published], size: Size, measure: str) -> _Frame:
     sizes = [*(point.size for point in points), *(getattr(each, size) for each in marks)]
     errors = [*(point.error for point in points), *(each.error for each in marks)]
     factor = max((max(sizes) / min(sizes)) ** 0.08, 1.15)
-    room = max(0.1 * (max(errors) - min(errors)), 0.02)
-    return _Frame((min(sizes) / factor, max(sizes) * factor), (max(min(errors) - room, 0.0), max(errors) + room))
+    # In percent points; a loss may be of any size and sign, so that its room is a share of it.
+    least = 0.02 if measure == ERROR else 0.1 * max(map(abs, errors)) or 0.02
+    room = max(0.1 * (max(errors) - min(errors)), least)
+    low = min(errors) - room
+    low = max(low, 0.0) if min(errors) >= 0 else low
+    return _Frame((min(sizes) / factor, max(sizes) * factor), (low, max(errors) + room))
 
 
 def _set_axes(plot: figure, frame: _Frame) -> None:
@@ -153,7 +162,9 @@ def _draw_front(plot: figure, front: Sequence[_Point], frame: _Frame) -> None:
     plot.step(sizes, errors, mode="after", line_width=2, color=COLOURS[-1])
 
 
-def _draw_runs(plot: figure, points: Sequence[_Point], unit: str, images: Images, *, is_alone: bool) -> list[Key]:
+def _draw_runs(
+    plot: figure, points: Sequence[_Point], unit: str, images: Images, words: Wording, *, is_alone: bool
+) -> list[Key]:
     """Draw the points of runs in their colours, filled if they are errors on test images, and name them."""
     dots, legend, is_filled = [], [], images == "test"
     for point in points:
@@ -164,12 +175,14 @@ def _draw_runs(plot: figure, points: Sequence[_Point], unit: str, images: Images
                 "x", "y", source=source, size=11, fill_alpha=float(is_filled), color=point.colour, line_width=2
             )
         )
-        name = f"this run, {images} images" if is_alone else f"run {point.run}"
+        name = f"this run, {images} {words.samples}" if is_alone else f"run {point.run}"
         legend.append(Key(name, point.colour, "dot" if is_filled else "ring"))
     if not is_alone:
         _name_points(plot, points)
-    tips = [("run", "@run"), (unit, "@x{0,0}"), ("error", f"@y{{0.00}} % on {images} images"), ("", "@what")]
-    hover(plot, tips if not is_alone else tips[1:], dots)
+    number, formats = ("@y{0.00} %", {}) if words.measure == ERROR else ("@y{%.4g}", {"formatters": {"@y": "printf"}})
+    measured = (words.name, f"{number} on {images} {words.samples}")
+    tips = [("run", "@run"), (unit, "@x{0,0}"), measured, ("", "@what")]
+    hover(plot, tips if not is_alone else tips[1:], dots, **formats)
     return legend if is_alone else list(shortened(legend))
 
 
@@ -192,31 +205,34 @@ def _name_points(plot: figure, points: Sequence[_Point]) -> None:
         )
 
 
-def _note(images: Images, marks: Sequence[Published]) -> str:
+def _note(images: Images, marks: Sequence[Published], words: Wording) -> str:
     if not marks:
-        return f"Errors on {images} images."
+        several = "Errors" if words.measure == ERROR else words.title
+        return f"{several} on {images} {words.samples}."
     sources = "; ".join(dict.fromkeys(each.source for each in marks))
     own = "on test images too" if images == "test" else "on validation images: hollow"
     return f"Published errors are on test images; those of these runs are {own}. Published: {sources}."
 
 
-def _columns(points: Sequence[_Point], marks: Sequence[Published], size: Size, images: Images) -> dict[str, Column]:
+def _columns(
+    points: Sequence[_Point], marks: Sequence[Published], size: Size, images: Images, words: Wording
+) -> dict[str, Column]:
     return {
         "who": [*(f"run {point.run}" for point in points), *(each.method for each in marks)],
         _UNITS[size]: [*(point.size for point in points), *(getattr(each, size) for each in marks)],
-        "error %": [*(point.error for point in points), *(each.error for each in marks)],
-        "images": [*(images for _ in points), *("test" for _ in marks)],
+        words.measure: [*(point.error for point in points), *(each.error for each in marks)],
+        words.samples: [*(images for _ in points), *("test" for _ in marks)],
         "source": [*(point.what for point in points), *(each.source for each in marks)],
     }
 
 
-def _in_words(title: str, points: Sequence[_Point], images: Images, published: int, unit: str) -> str:
+def _in_words(title: str, points: Sequence[_Point], images: Images, published: int, unit: str, words: Wording) -> str:
     best = min(points, key=lambda point: point.error)
     least = min(points, key=lambda point: point.size)
     return (
-        f"{title}, {len(points)} points of these runs on {images} images and {published} published ones: the lowest "
-        f"error is {best.error:.2f} % at {best.size:,.0f} {unit}, the smallest has {least.size:,.0f} at "
-        f"{least.error:.2f} %."
+        f"{title}, {len(points)} points of these runs on {images} {words.samples} and {published} published ones: the "
+        f"lowest {words.name} is {words.amount(best.error)} at {best.size:,.0f} {unit}, the smallest has "
+        f"{least.size:,.0f} at {words.amount(least.error)}."
     )
 
 

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.reference import Reference
 from secateur.job import Job
-from secateur.results import AnswersResult, EvaluationResult, RunResult, SpeedResult, last
+from secateur.report.wording import Wording, wording
+from secateur.results import ERROR, AnswersResult, EvaluationResult, RunResult, SpeedResult, last
 
 Images = Literal["test", "validation"]
 
@@ -25,6 +26,7 @@ class Epoch:
     epochs: int  # of the stage; 0 where a log does not say
     step: int
     error: float = math.nan
+    measure: str = ERROR  # what the errors are
     sibling_error: float = math.nan
     ratio: float = math.nan
     kept: Mapping[str, int] = field(default_factory=dict)
@@ -53,9 +55,9 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Error:
-    """An error rate in percent, and the images it was measured on."""
+    """An error, or a loss, and the images or samples it was measured on."""
 
-    percent: float
+    value: float
     images: Images
     count: int = 0
 
@@ -105,6 +107,28 @@ class Run:
     def data(self) -> str:
         """The data set's name."""
         return str(self.settings.get("data", "unknown data"))
+
+    @property
+    def is_given(self) -> bool:
+        """Whether its network and data were given in Python: no command repeats it."""
+        return self.job is not None and self.job.is_given
+
+    @property
+    def title(self) -> str:
+        """The network and its data in words."""
+        return f"{self.network} on {self.job.data_name if self.job is not None else self.data}"
+
+    @property
+    def measure(self) -> str:
+        """What its errors are: "error %", or "loss"."""
+        if self.result is not None:
+            return self.result.measure
+        return self.history[-1].measure if self.history else ERROR
+
+    @property
+    def wording(self) -> Wording:
+        """The words for its errors."""
+        return wording(self.job, self.measure)
 
     @property
     def seed(self) -> object:
@@ -161,13 +185,13 @@ class Run:
         """The errors of the network as it is now, on test images first."""
         found = []
         if self.test is not None:
-            found.append(Error(percent=self.test.error, images="test", count=self.test.images))
+            found.append(Error(value=self.test.error, images="test", count=self.test.images))
         if self.result is not None:
             images = self.result.validation_images
-            found.append(Error(percent=last(self.result.errors), images="validation", count=images))
+            found.append(Error(value=last(self.result.errors), images="validation", count=images))
         elif self.history:
-            found.append(Error(percent=self.history[-1].error, images="validation"))
-        return tuple(each for each in found if math.isfinite(each.percent))
+            found.append(Error(value=self.history[-1].error, images="validation"))
+        return tuple(each for each in found if math.isfinite(each.value))
 
     @property
     def error(self) -> Error | None:

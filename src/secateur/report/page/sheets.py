@@ -12,6 +12,7 @@ from secateur.report.forms import in_words
 from secateur.report.page.names import identifier
 from secateur.report.page.run import Images, Layer, PageFile, Run
 from secateur.report.ratios import times
+from secateur.results import ERROR, figure
 
 _MOST_WITH_BARS = 4  # columns
 _IMAGES: tuple[Images, ...] = ("validation", "test")
@@ -45,20 +46,22 @@ class Sheet:
 
 def error_sheet(run: Run) -> Sheet:
     """Return the error of every form of the network, in the order of the pipeline."""
+    words = run.wording
     columns: dict[str, Mapping[str, float]] = {}
     if run.result is not None:
-        columns["validation error %"] = run.result.errors
+        columns[f"validation {words.measure}"] = run.result.errors
     if run.test is not None:
-        columns["test error %"] = run.test.errors
+        columns[f"test {words.measure}"] = run.test.errors
     forms = dict.fromkeys(form for errors in columns.values() for form in errors)
+
+    def cells(form: str) -> Iterable[Cell]:
+        return (error_cell(errors.get(form, math.nan), words.measure) for errors in columns.values())
+
     return Sheet(
         name="forms",
-        caption="Error after each step",
+        caption=f"{words.title} after each step",
         header=("network", *columns),
-        rows=tuple(
-            (Cell(in_words(form)), *(percent_cell(errors.get(form, math.nan)) for errors in columns.values()))
-            for form in forms
-        ),
+        rows=tuple((Cell(in_words(form)), *cells(form)) for form in forms),
     )
 
 
@@ -73,7 +76,7 @@ def layer_sheet(run: Run) -> Sheet:
     notes = ["The mean where a layer has several thresholds."]
     if run.file is None:
         notes.append("Bytes are known when the run is finished.")
-    if not measured:
+    if not measured and not run.is_given:
         notes.append("secateur bench RUN measures the time of every layer.")
     return Sheet(
         name="layers",
@@ -165,29 +168,36 @@ def overview_sheet(runs: Sequence[Run], names: Sequence[str]) -> Sheet:
         header=header,
         rows=tuple(
             _overview_row(
-                run, f"{name}, {run.network}" if with_network else name, [each[place] for each in columns.values()]
+                run,
+                f"{name}, {run.network}" if with_network else name,
+                [error_cell(errors[place], measure) for measure, errors in columns.values()],
             )
             for place, (name, run) in enumerate(zip(names, runs, strict=True))
         ),
     )
 
 
-def _error_columns(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """Return the errors of all runs and of their dense references by the images they are on, as far as any is known."""
-    columns: dict[str, list[float]] = {}
-    for images in _IMAGES:
-        own = [run.error_on(images) for run in runs]
-        columns[f"{images} error %"] = [error.percent if error else math.nan for error in own]
-        columns[f"dense {images} error %"] = [run.dense_error(images) for run in runs]
-    return {name: errors for name, errors in columns.items() if any(map(math.isfinite, errors))}
+def _error_columns(runs: Sequence[Run]) -> dict[str, tuple[str, list[float]]]:
+    """Return the errors of all runs and of their dense references, as far as any is known, and what they are.
+
+    There is a column for each measure and for the images that the errors are on.
+    """
+    columns: dict[str, tuple[str, list[float]]] = {}
+    for measure in dict.fromkeys(run.measure for run in runs):
+        for images in _IMAGES:
+            own = [run.error_on(images) if run.measure == measure else None for run in runs]
+            dense = [run.dense_error(images) if run.measure == measure else math.nan for run in runs]
+            columns[f"{images} {measure}"] = measure, [error.value if error else math.nan for error in own]
+            columns[f"dense {images} {measure}"] = measure, dense
+    return {name: column for name, column in columns.items() if any(map(math.isfinite, column[1]))}
 
 
-def _overview_row(run: Run, name: str, errors: Sequence[float]) -> tuple[Cell, ...]:
+def _overview_row(run: Run, name: str, errors: Sequence[Cell]) -> tuple[Cell, ...]:
     speed = run.speed
     return (
         Cell(name),
         Cell(str(run.seed), run.seed if isinstance(run.seed, int) else None),
-        *map(percent_cell, errors),
+        *errors,
         number_cell(run.kept) if run.layers else _NOTHING,
         Cell(times(run.ratio), run.ratio) if math.isfinite(run.ratio) else _NOTHING,
         number_cell(run.file.bytes) if run.file else _NOTHING,
@@ -203,7 +213,9 @@ def layer_sheets_compared(runs: Sequence[Run], names: Sequence[str]) -> Iterable
         layers = dict.fromkeys((layer.name, layer.weights) for _, run in chosen for layer in run.layers)
         rows = []
         for layer, weights in layers:
-            found = [next((each for each in run.layers if each.name == layer), None) for _, run in chosen]
+            # Networks of one class may differ in their sizes.
+            same = [[each for each in run.layers if (each.name, each.weights) == (layer, weights)] for _, run in chosen]
+            found = [next(iter(each), None) for each in same]
             shares = [_share_kept(each, with_bar=len(chosen) <= _MOST_WITH_BARS) for each in found]
             rows.append((Cell(layer, layer), number_cell(weights), *shares))
         yield Sheet(
@@ -217,7 +229,7 @@ def layer_sheets_compared(runs: Sequence[Run], names: Sequence[str]) -> Iterable
 
 def difference_sheet(runs: Sequence[Run], names: Sequence[str]) -> Sheet:
     """Return the settings in which runs differ."""
-    flat = [dict(_flat(run.settings)) for run in runs]
+    flat = [dict(_flat(_settings(run))) for run in runs]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     differing = [key for key in keys if len({str(settings.get(key, "–")) for settings in flat}) > 1]
     return Sheet(
@@ -226,6 +238,11 @@ def difference_sheet(runs: Sequence[Run], names: Sequence[str]) -> Sheet:
         header=("setting", *names),
         rows=tuple((Cell(key), *(Cell(str(settings.get(key, "–"))) for settings in flat)) for key in differing),
     )
+
+
+def _settings(run: Run) -> Mapping[str, Any]:
+    """Return the settings of a run; data that were given are not prepared, so that `inputs` says nothing about them."""
+    return {key: value for key, value in run.settings.items() if not (run.is_given and key == "inputs")}
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
@@ -249,7 +266,7 @@ def setting_sheets(run: Run) -> tuple[Sheet, ...]:
             name="settings",
             caption="Settings",
             header=("setting", "value"),
-            rows=tuple((Cell(key), Cell(str(value))) for key, value in _flat(run.settings)),
+            rows=tuple((Cell(key), Cell(str(value))) for key, value in _flat(_settings(run))),
         ),
         _stage_sheet(run),
         Sheet(
@@ -262,19 +279,20 @@ def setting_sheets(run: Run) -> tuple[Sheet, ...]:
 
 
 def _stage_sheet(run: Run) -> Sheet:
-    stages = run.result.stages if run.result else ()
+    stages, words = run.result.stages if run.result else (), run.wording
+    before = f"validation {words.name} before{words.unit}"
     return Sheet(
         name="stages",
         caption="Stages of training",
-        header=("stage", "epochs", "steps", "seconds", "validation error before %", "after %"),
+        header=("stage", "epochs", "steps", "seconds", before, f"after{words.unit}"),
         rows=tuple(
             (
                 Cell(stage.name),
                 number_cell(stage.epochs),
                 number_cell(stage.steps),
                 Cell(f"{stage.seconds:,.0f}", stage.seconds),
-                percent_cell(stage.error_before),
-                percent_cell(stage.error),
+                error_cell(stage.error_before, words.measure),
+                error_cell(stage.error, words.measure),
             )
             for stage in stages
         ),
@@ -286,7 +304,7 @@ def _versions(run: Run) -> dict[str, str]:
         return {}
     return {
         **run.result.versions,
-        "training images": f"{run.result.training_images:,}",
+        f"training {run.wording.samples}": f"{run.result.training_images:,}",
         "threads": str(run.result.threads),
     }
 
@@ -296,6 +314,6 @@ def number_cell(value: int) -> Cell:
     return Cell(f"{value:,}", value)
 
 
-def percent_cell(value: float) -> Cell:
-    """Return a percentage with two digits; a dash if it is not known."""
-    return Cell(f"{value:.2f}", value) if math.isfinite(value) else _NOTHING
+def error_cell(value: float, measure: str = ERROR) -> Cell:
+    """Return an error or a loss, sorted by value; a dash if it is not known."""
+    return Cell(figure(value, measure), value) if math.isfinite(value) else _NOTHING

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 
+from secateur.results import ERROR, figure
 from secateur.train.observers import LogLine
 
 _LAYERS_SHOWN = 4  # thresholds that fit in a line of 80 columns
@@ -81,8 +82,9 @@ def _shortened(stage: str) -> str:
 
 
 def epoch_line(line: LogLine) -> str:
-    """Write an epoch in half a line: validation error, ratio, and the mean threshold of every layer, or their range."""
-    text, target = f"error {line['error']:5.2f} %", line.get("target", {})
+    """Write an epoch in half a line: error or loss, ratio, and the mean threshold of every layer, or their range."""
+    measure, target = line.get("measure", ERROR), line.get("target", {})
+    text = f"error {line['error']:5.2f} %" if measure == ERROR else f"{measure} {figure(line['error'], measure)}"
     if "thresholds" in line or line.get("ratio", 1) > 1:
         text += f"  {line['ratio']:6.1f}×"
     if "ratio" in target:

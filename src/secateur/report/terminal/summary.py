@@ -11,11 +11,11 @@ from rich.text import Text
 
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.reference import Reference, find_reference
-from secateur.job import GIVEN
 from secateur.report.commands import evaluation
 from secateur.report.forms import in_words
 from secateur.report.ratios import times
 from secateur.report.terminal.lines import say
+from secateur.report.wording import Wording, wording
 from secateur.results import RunResult, SpeedResult, last
 from secateur.sibling import Target
 from secateur.weights.coverage import LeftOut
@@ -47,7 +47,7 @@ def print_outcome(console: Console, directory: RunDirectory) -> None:
         say(console, f"page: {directory.page}")
     say(console, f"file: {directory.file}")
     job = directory.read_job()
-    if not directory.test.exists() and job.preset != GIVEN:
+    if not directory.test.exists() and not job.is_given:
         say(console, f"next: {evaluation(directory.path, job.network, job.data)}")
 
 
@@ -56,7 +56,7 @@ def print_layers(console: Console, directory: RunDirectory) -> None:
     result = directory.read_result()
     job = result.job
     table = _table(
-        f"{job.network} on {job.data}, seed {job.seed}",
+        f"{job.network} on {job.data_name}, seed {job.seed}",
         "layer",
         right=("weights", "kept", "pruned", "ratio", "threshold"),
     )
@@ -68,14 +68,13 @@ def print_layers(console: Console, directory: RunDirectory) -> None:
     if result.parameters:
         table.add_row("whole model", *_kept(result.parameters, result.parameters_kept), "")
     console.print(table)
-    _say_errors(console, "validation", result.errors, result.validation_images)
+    words = wording(job, result.measure)
+    _say_errors(console, words, "validation", result.errors, result.validation_images)
     if directory.test.exists():
         test = directory.read_test()
-        _say_errors(console, "test", test.errors, test.images)
-    say(
-        console,
-        f"Trained on {result.training_images:,} images in {result.seconds:.0f} s, {result.threads} thread(s).",
-    )
+        _say_errors(console, words, "test", test.errors, test.images)
+    trained = f"Trained on {result.training_images:,} {words.samples}"
+    say(console, f"{trained} in {result.seconds:.0f} s, {result.threads} thread(s).")
 
 
 def _print_table(console: Console, directory: RunDirectory) -> None:
@@ -85,8 +84,9 @@ def _print_table(console: Console, directory: RunDirectory) -> None:
     speed = directory.read_speed() if directory.speed.exists() else None
     reference = find_reference(result.job, directory)
     job, evaluations = result.job, {"validation": result.errors, **({"test": test.errors} if test else {})}
+    words = wording(job, result.measure)
     table = _table(
-        f"{job.network} on {job.data}, {job.label}, seed {job.seed}",
+        f"{job.network} on {job.data_name}, {job.label}, seed {job.seed}",
         "network",
         right=("weights", "bytes", *(f"{images} {result.measure}" for images in evaluations), "ms"),
     )
@@ -95,57 +95,57 @@ def _print_table(console: Console, directory: RunDirectory) -> None:
     dense_ms, sparse_ms = ("–", "–") if speed is None else (_ms(speed.dense_ms), _ms(speed.sparse_ms))
     left = job.methods[0].leaves
     if left == "dense":
-        table.add_row(left, f"{result.weights:,}", floats, *_errors_of(left, evaluations), dense_ms)
+        table.add_row(left, f"{result.weights:,}", floats, *_errors_of(left, evaluations, words), dense_ms)
     else:
-        dense = [_dense_error(reference, images) for images in evaluations]
+        dense = [_dense_error(reference, images, words) for images in evaluations]
         table.add_row("dense", f"{result.weights:,}", floats, *dense, dense_ms)
         # Before it is coded, a network is stored as 32-bit floats, zeros included, and runs like the dense one.
         table.add_row(
             left,
             f"{result.kept_by_form.get(left, result.kept):,}",
             floats,
-            *_errors_of(left, evaluations),
+            *_errors_of(left, evaluations, words),
             dense_ms,
         )
     table.add_row(
-        "file", f"{result.kept:,}", size, *(_percent(last(errors)) for errors in evaluations.values()), sparse_ms
+        "file", f"{result.kept:,}", size, *(words.figure(last(errors)) for errors in evaluations.values()), sparse_ms
     )
     table.caption = Text(_note(result, speed, reference))
     console.print(table)
 
 
-def _errors_of(form: str, evaluations: Mapping[str, Mapping[str, float]]) -> list[str]:
-    return [_percent(errors.get(form, math.nan)) for errors in evaluations.values()]
+def _errors_of(form: str, evaluations: Mapping[str, Mapping[str, float]], words: Wording) -> list[str]:
+    return [words.figure(errors.get(form, math.nan)) for errors in evaluations.values()]
 
 
-def _dense_error(reference: Reference | None, images: str) -> str:
+def _dense_error(reference: Reference | None, images: str, words: Wording) -> str:
     if reference is None:
         return "–"
-    return _percent(reference.test if images == "test" else reference.validation)
+    return words.figure(reference.test if images == "test" else reference.validation)
 
 
 def _note(result: RunResult, speed: SpeedResult | None, reference: Reference | None) -> str:
     """Say where the dense numbers come from, and how to get those that are missing."""
-    parts = []
+    parts, job, name = [], result.job, wording(result.job, result.measure).name
     if result.file is not None:
         parts.append(f"{times(result.ratio)} fewer weights, {times(result.file.ratio)} fewer bytes.")
     if reference is not None:
-        parts.append(f"Dense error: {reference.source}.")
-    elif result.job.preset == GIVEN:
-        parts.append("The network was not trained when it was given: there is no dense error.")
-    elif not result.job.is_dense:
+        parts.append(f"Dense {name}: {reference.source}.")
+    elif job.is_given:
+        parts.append(f"The network was not trained when it was given: there is no dense {name}.")
+    elif not job.is_dense:
         parts.append("No dense network of this recipe is known: --reference train trains one.")
     if speed is None:
-        parts.append("Milliseconds: secateur bench RUN.")
+        parts += [] if job.is_given else ["Milliseconds: secateur bench RUN."]  # which cannot build a given network
     else:
         parts.append(f"Milliseconds at batch {speed.batch}, threads: {speed.threads}.")
     return " ".join(parts)
 
 
-def _say_errors(console: Console, images: str, errors: Mapping[str, float], count: int) -> None:
+def _say_errors(console: Console, words: Wording, images: str, errors: Mapping[str, float], count: int) -> None:
     """Print the error of every form in one line, or on a terminal in lines broken between words."""
-    parts = [f"{in_words(form)} {error:.2f} %" for form, error in errors.items()]
-    sentence = f"Error on {count:,} {images} images: " + "; ".join(parts)
+    parts = [f"{in_words(form)} {words.amount(error)}" for form, error in errors.items()]
+    sentence = f"{words.title} on {count:,} {images} {words.samples}: " + "; ".join(parts)
     console.print(sentence, soft_wrap=not console.is_terminal, highlight=False, markup=False)
 
 
@@ -166,10 +166,6 @@ def _kept(weights: int, kept: int) -> tuple[str, str, str, str]:
         f"{1 - kept / weights:.1%}" if weights else "–",
         times(weights / kept) if kept else "∞",
     )
-
-
-def _percent(value: float) -> str:
-    return f"{value:.2f}" if math.isfinite(value) else "–"
 
 
 def _ms(value: float | None) -> str:
