@@ -14,7 +14,7 @@ from secateur.experiments.studies.summaries import summarize
 from secateur.job import Job
 from secateur.literature import LAYERS
 from secateur.methods import Joint
-from secateur.report.tables.budgets import cost_table, error_increase_table, met_table, together_table
+from secateur.report.tables.budgets import call_table, cost_table, error_increase_table, met_table, together_table
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.files import file_table, headline_table
@@ -228,7 +228,7 @@ def test_scores_of_pretrained_networks_are_shown_next_to_the_published_ones(tmp_
 
 
 def test_budgets_are_shown_with_the_worst_optimizer(tmp_path):
-    assert met_table(tmp_path).rows == cost_table(tmp_path).rows == ()
+    assert met_table(tmp_path).rows == cost_table(tmp_path).rows == call_table(tmp_path).rows == ()
     (tmp_path / "benchmarks").mkdir()
     runs = [
         {"network": "a net", "wanted": 20, "optimizer": name, "ratio": ratio}
@@ -237,6 +237,9 @@ def test_budgets_are_shown_with_the_worst_optimizer(tmp_path):
     (tmp_path / "benchmarks" / "budgets_met.json").write_text(json.dumps({"rows": runs, "steps": 7}))
     row = {"step_ms": 4.0, "pruner_ms": 0.1, "share": 0.025}
     (tmp_path / "benchmarks" / "pruner_step.json").write_text(json.dumps({"rows": {"a net": row}}))
+    call = {"hand_s": 10.0, "call_s": 10.25, "ratio": 1.025}
+    (tmp_path / "benchmarks" / "compress_call.json").write_text(json.dumps({"rows": {"a net": call}}))
+    assert call_table(tmp_path).rows == (("a net", "10.0", "10.2", "1.025"),)
     assert met_table(tmp_path).rows == (("a net", "20×", "Adam 20.00×, SGD 19.00×", "5.00%"),)
     assert "7 steps" in met_table(tmp_path).note
     assert cost_table(tmp_path).rows == (("a net", "4.00", "0.100", "2.5%"),)

@@ -13,6 +13,7 @@ from toy_networks import CASES, mlp, train
 
 from secateur import build_sibling, learned_thresholds, penalty, prune
 from secateur.networks import LeNet300100
+from secateur.weights.reading import copied
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -106,3 +107,17 @@ def test_a_siblings_state_dict_round_trips(case):
 def test_torch_refuses_to_pickle_a_sibling_and_says_what_works():
     with pytest.raises(RuntimeError, match="only supported through state_dict"):
         torch.save(build_sibling(mlp()), io.BytesIO())
+
+
+class Shard(torch.Tensor):
+    """Looks like what FSDP2 leaves of a parameter on one rank."""
+
+    def full_tensor(self):
+        return self
+
+
+def test_a_sharded_network_is_refused_with_the_way_to_gather_it():
+    model = nn.Linear(2, 2)
+    model.weight = nn.Parameter(torch.zeros(2, 2).as_subclass(Shard))
+    with pytest.raises(ValueError, match=r'"weight" is a shard of FSDP2: load get_model_state_dict'):
+        copied(model)

@@ -40,6 +40,7 @@ def settle(model: nn.Module) -> nn.Module:
 
 def copied(model: nn.Module) -> nn.Module:
     """Return a deep copy in which tensors that shared memory are still one."""
+    _refuse_shards(model)
     with torch.inference_mode(False):  # tensors copied in inference mode could not be trained
         memo: dict[int, Any] = {}
         for module in model.modules():  # torch refuses to copy what older mechanisms computed last, such as weight norm
@@ -52,6 +53,16 @@ def copied(model: nn.Module) -> nn.Module:
                 if is_tied and (other.shape, other.stride()) == (first.shape, first.stride()):
                     memo[id(other)] = copy.deepcopy(first, memo)
         return copy.deepcopy(model, memo)
+
+
+def _refuse_shards(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "full_tensor"):
+            raise ValueError(
+                f'"{name}" is a shard of FSDP2: load get_model_state_dict(model, '
+                "options=StateDictOptions(full_state_dict=True)), of torch.distributed.checkpoint.state_dict, into a "
+                "network of the same kind that is not sharded, and go on with that one"
+            )
 
 
 def settle_(model: nn.Module) -> None:

@@ -49,6 +49,16 @@ def cost_table(results: Path) -> Grid:
     return Grid("Cost of a budget", ("one training step, one thread", "step ms", "pruner ms", "share"), rows)
 
 
+def call_table(results: Path) -> Grid:
+    """Compare `secateur.compress` with the same training by hand, from `benchmarks/compress_call.py`."""
+    rows = tuple(
+        (case, f"{row['hand_s']:.1f}", f"{row['call_s']:.1f}", f"{row['ratio']:.3f}")
+        for case, row in read_benchmark(results, "compress_call")["rows"].items()
+    )
+    header = ("one training, one thread, CPU seconds", "by hand", "secateur.compress", "ratio")
+    return Grid("Cost of one call", header, rows)
+
+
 def together_table(results: Path, networks: tuple[str, ...]) -> Grid:
     """Compare pruning and quantisation learned together with one after the other, in files of the same size."""
     header = ("network, way", "seeds", "file", "weights kept", "error %", "difference, points", "bits per weight kept")

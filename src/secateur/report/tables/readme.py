@@ -17,7 +17,7 @@ from secateur.experiments.studies.comparison import standings
 from secateur.experiments.studies.published import read_runs
 from secateur.experiments.studies.summaries import mean_std
 from secateur.plain_data import to_plain
-from secateur.report.tables.budgets import cost_table, error_increase_table, met_table, together_table
+from secateur.report.tables.budgets import call_table, cost_table, error_increase_table, met_table, together_table
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.files import decay_table, file_table, headline_table
@@ -54,6 +54,7 @@ def results_page(results: Path) -> str:
         large_file_table(results),
         step_table(results),
         cost_table(results),
+        call_table(results),
     ]
     tables = [f"## {grid.title}\n\n{grid.as_markdown()}" for grid in grids if grid.rows]
     return "\n\n".join([_INTRODUCTION, *tables]) + "\n"
