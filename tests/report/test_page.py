@@ -662,7 +662,7 @@ def test_a_damaged_packed_file_costs_the_bytes_by_layer(copied):
     assert rows[0][header.index("bytes")] == "–"
 
 
-@pytest.mark.parametrize(("read", "examples"), [(gather, 150), (lambda run: render_page([run]), 6)])
+@pytest.mark.parametrize(("read", "examples"), [(gather, 60), (lambda run: render_page([run]), 3)])
 def test_records_that_hold_other_things_than_numbers_never_make_a_trace(finished, tmp_path, read, examples):
     values = st.recursive(
         st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=3),
