@@ -6,6 +6,7 @@ import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -190,7 +191,8 @@ class _Loader:
                 if generator is not None:
                     generator.manual_seed(seed)
             batches = self._begun()
-        yield from batches
+            first = list(islice(batches, 1))  # a sampler draws its order with the first batch
+        yield from chain(first, batches)
 
     def _begun(self) -> Iterator[Batch]:
         try:
