@@ -34,7 +34,9 @@ def measure_progress(model: nn.Module, error: Callable[[nn.Module], float], meas
     if measure != ERROR:
         line["measure"] = measure
     if functions:
-        line["sibling_error"] = error(model)
+        # A threshold that is not soft reads what is kept, so that the cut changes no answer.
+        is_changed = any(function.is_soft for function in functions.values())
+        line["sibling_error"] = error(model) if is_changed else line["error"]
         line["thresholds"] = {name: function.threshold.mean().item() for name, function in functions.items()}
     line["kept_per_layer"] = {tensor.name: tensor.kept for tensor in totals.prunable.tensors}
     if any(isinstance(module, Quantizer) for module in model.modules()):
