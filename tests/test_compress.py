@@ -295,6 +295,15 @@ def test_a_network_of_another_size_than_its_class_builds_is_not():
     assert importable(Plain(5)) is None
 
 
+class Failing(Plain):
+    def __init__(self, width=None):
+        super().__init__(width + 1)
+
+
+def test_a_class_that_cannot_be_built_without_arguments_is_not():
+    assert importable(Failing(3)) is None
+
+
 def test_a_class_within_a_function_is_not():
     class Local(nn.Linear):
         pass

@@ -97,8 +97,8 @@ def compress(
     size), or lists of batches. A batch is a tensor, inputs followed by labels, or a mapping from argument names to
     values. `loss` is a function of the network's output and the labels; without it, the network's own loss is used if
     it returns one, and the cross-entropy otherwise. With a `teacher`, the network also learns from its output: see
-    `secateur.train.task`. The network is evaluated on `validation` by the percentage of wrong answers if it is a
-    classifier, by its mean loss otherwise, or by `error`, a function of the network; on `test` once, at the end.
+    `secateur.train.task`. A classifier without a `loss` of its own is evaluated on `validation` by the percentage of
+    wrong answers, any other network by its mean loss, or by `error`, a function of the network; on `test` once.
 
     Training begins with the weights of `model`, which is left alone, and with its function. `recipe` says how it is
     trained (10 epochs by Adam if none is given), `epochs` for how long, and `method` by what it is pruned. With
@@ -146,7 +146,7 @@ def importable(model: nn.Module) -> GivenArchitecture | None:
     if kind.__module__ in ("__main__", "builtins") or kind.__qualname__ != kind.__name__:
         return None
     config: Any = getattr(model, "config", None)
-    if hasattr(config, "to_dict"):
+    if hasattr(config, "to_dict") and type(config).__module__ != "__main__":
         return config  # type: ignore[no-any-return]  # a Config, as far as can be seen
     needed = [
         each
@@ -155,8 +155,11 @@ def importable(model: nn.Module) -> GivenArchitecture | None:
     ]
     if needed or kind.__module__.startswith("torch."):
         return None
-    with torch.device("meta"):
-        same = kind()
+    try:
+        with torch.device("meta"):
+            same = kind()
+    except Exception:  # code of the user may do anything: then the file does not name the class
+        return None
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     if {name: value.shape for name, value in same.state_dict().items()} != shapes:
         return None
