@@ -280,6 +280,32 @@ def test_a_second_ramp_begins_where_the_first_one_ended():
     assert pruner.kept == pruner.weights // 16
 
 
+def sparse_layer():
+    torch.manual_seed(0)
+    layer = nn.Linear(40, 25)
+    with torch.no_grad():
+        layer.weight.mul_(layer.weight.abs() >= layer.weight.abs().flatten().kthvalue(801).values)
+    return layer  # 200 of 1,000 weights are not zero
+
+
+def test_the_ramp_of_a_sparse_network_begins_with_what_it_has():
+    layer = sparse_layer()
+    before = layer.weight.detach().clone()
+    pruner = Pruner(layer, Budget(ratio=20))
+    assert pruner.kept == 200
+    assert torch.equal(layer.weight, before)
+    assert [round(pruner.wanted(progress)) for progress in (0, 0.25, 0.5)] == [200, 100, 50]
+    pruner.advance(1, 1)
+    assert pruner.kept == 50
+
+
+def test_a_budget_that_a_sparse_network_meets_already_adds_no_weight():
+    layer = sparse_layer()
+    pruner = Pruner(layer, Budget(ratio=2))
+    pruner.advance(1, 1)
+    assert count(prune(layer)).prunable.kept == pruner.kept == 200
+
+
 def test_tied_weights_are_pruned_once():
     model = Tied()
     pruner = Pruner(model, Budget(ratio=3), steps=2)

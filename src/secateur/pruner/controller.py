@@ -83,7 +83,8 @@ class Pruner:
         if not RAMP <= fixed <= 1:
             raise ValueError(f"fixed must lie between {RAMP:g}, where the ramp ends, and 1, got {fixed}")
         self.steps, self.fixed = steps, fixed
-        if not any(tensor.has(SolvedThreshold) for tensor in tensors(model)):
+        is_new = not any(tensor.has(SolvedThreshold) for tensor in tensors(model))
+        if is_new:
             _attach(model, SiblingConfig(granularity=granularity), layers or {})
         self._pruned = [
             Pruned(tensor, tensor.stored, function)
@@ -92,6 +93,8 @@ class Pruner:
         ]
         self.weights = sum(each.weight.numel() for each in self._pruned)
         self._others = [tensor for tensor in tensors(model) if not tensor.has(SolvedThreshold)]
+        if is_new:
+            self._begin(sum(int(each.weight.count_nonzero()) for each in self._pruned))
         self._set_budget(budget)
 
     def restart(self, budget: Budget) -> None:
@@ -100,10 +103,17 @@ class Pruner:
             kept = self.kept
             for each in self._pruned:
                 each.function.release(each.weight)
-                each.function.start.fill_(math.log(self.weights / kept))
                 each.function.counts.zero_()
-                each.set_to_smallest()
+            self._begin(kept)
             self._set_budget(budget)
+
+    @torch.no_grad()
+    def _begin(self, kept: int) -> None:
+        """Let the ramp begin with the weights that are not zero, so that those of a sparse network stay zero."""
+        if 0 < kept < self.weights:
+            for each in self._pruned:
+                each.function.start.fill_(math.log(self.weights / kept))
+                each.set_to_smallest()
 
     def _set_budget(self, budget: Budget) -> None:
         if budget.error_increase is not None:
@@ -156,7 +166,8 @@ class Pruner:
 
     def wanted(self, progress: float) -> float:
         """Return how many weights the schedule keeps after a share of the training."""
-        start, end = float(self._pruned[0].function.start), math.log(self._goal.ratio(self._pruned))
+        start = float(self._pruned[0].function.start)
+        end = max(start, math.log(self._goal.ratio(self._pruned)))
         return self.weights * math.exp(-(start + (end - start) * min(1.0, progress / RAMP)))
 
     @property
