@@ -63,12 +63,17 @@ _BAYESIAN = "Louizos et al. 2017, arXiv 1705.08665"
 _ENTROPY = "Oktay et al. 2019, arXiv 1906.06624"
 _MIRACLE = "Havasi et al. 2018, arXiv 1810.00440"
 _SRINIVAS = "Srinivas et al. 2017, arXiv 1611.06694"
-
+_DISTILLER = "Zmora et al. 2019, arXiv 1910.12232"
+_LC = "Carreira-Perpiñán & Idelbayev 2018, CVPR"
+_LILNETX = "Girish et al. 2023, arXiv 2204.02965"
 
 _FIGURE = "read off the authors' figure"
 
 _lenet_300_100 = partial(Published, network="lenet-300-100", data="mnist")  # 266,200 weights
 _lenet_5 = partial(Published, network="lenet-5", data="mnist")  # 430,500 weights
+_resnet_20 = partial(Published, network="resnet-20", data="cifar10")  # 268,336 weights
+_resnet_56 = partial(Published, network="resnet-56", data="cifar10")  # 848,944 weights
+_vgg_16 = partial(Published, network="vgg-16-cifar", data="cifar10")  # 14.7 million weights
 _alexnet = partial(Published, network="alexnet", data="imagenet")  # 60.9 million weights
 
 # The paper's own results. It gives neither absolute errors, nor bytes, nor milliseconds.
@@ -145,6 +150,14 @@ _OTHERS = (
         ratio=1110,
         remark="The text gives the ratio, and an error of about 1 %.",
     ),
+    _resnet_20(method="Dynamic network surgery", source=_DISTILLER, error=8.57, kept=268_336 * 0.31),
+    *_shares(_resnet_56, "Learning-compression", _LC, 848_944, {15: 6.92, 10: 6.67, 5: 7.51, 3: 8.21}),
+    *_shares(_vgg_16, "SNIP", _SNIP, 14_715_584, {5: 7.1}),
+    _vgg_16(method="Entropy-penalised reparametrisation", source=_ENTROPY, error=10.0, bytes=101_000, ratio=590),
+    _vgg_16(method="MIRACLE", setting="384 kB", source=_MIRACLE, error=6.57, bytes=384_000, ratio=159),
+    _vgg_16(method="MIRACLE", setting="135 kB", source=_MIRACLE, error=10.0, bytes=135_000, ratio=452),
+    _vgg_16(method="LilNetX", setting="129 kB", source=_LILNETX, error=7.4, bytes=129_000, ratio=465),
+    _vgg_16(method="LilNetX", setting="76 kB", source=_LILNETX, error=10.0, bytes=76_000, ratio=800),
     _alexnet(method=HAN, source=_HAN, error=42.77, kept=6_700_000),
     _alexnet(method="Dynamic network surgery", source=_SURGERY, error=43.09, kept=3_450_000),
     _alexnet(method="Training sparse networks", source=_SRINIVAS, error=43.04, kept=5_900_000),

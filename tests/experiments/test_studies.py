@@ -11,6 +11,8 @@ from secateur.budget import Budget
 from secateur.experiments import presets
 from secateur.experiments.presets import preset
 from secateur.experiments.studies import (
+    curve,
+    curve_summary,
     decay,
     epochs,
     error_increase,
@@ -187,7 +189,7 @@ def digits(monkeypatch):
         tiny, method=Han2015(quality=0.8, rounds=2, retrain_epochs=1), recipe=Recipe(epochs=2, batch_size=100)
     )
     quick = replace(tiny, method=Budgeted(budget=Budget(ratio=10)), recipe=Recipe(epochs=3, optimizer="sgd", lr=0.1))
-    made = {"paper": tiny, "han2015": han, "quick": quick}
+    made = {"paper": tiny, "han2015": han, "quick": quick, "best": quick}
     monkeypatch.setattr(presets, "_PRESETS", {name: {NETWORK: each} for name, each in made.items()})
     monkeypatch.setattr(presets.preset, "__kwdefaults__", presets.preset.__kwdefaults__ | {"data": "digits"})
 
@@ -330,6 +332,23 @@ def test_the_rivals_that_learn_together_have_the_bytes_of_one_after_the_other(tm
         assert way.size_bytes[0] == pytest.approx(first.size_bytes[0], rel=0.03)
         assert way.estimate_off < 0.03
         assert set(way.layer_bits) == {"fc1.weight", "fc2.weight", "fc3.weight"}
+
+
+def test_networks_of_a_curve_continue_from_one_dense_network(tmp_path, digits, monkeypatch):
+    monkeypatch.setattr(curve, "DATA", "digits")
+    for module in (curve, curve_summary):
+        monkeypatch.setattr(module, "RATIOS", {NETWORK: (5.0, 10.0)})
+    wanted = curve.curve_jobs(NETWORK, [0])
+    assert [job.label for job in wanted] == ["dense", *["dense+budget+few-values"] * 2]
+    for job in wanted:
+        curve.publish_point(job, places(tmp_path))
+    first, second = curve_summary.curve(tmp_path / "results", NETWORK)
+    assert [point.kept[0] for point in (first, second)] == [53_240, 26_620]
+    assert first.dense_error[0] == second.dense_error[0]
+    dense = read_runs(tmp_path / "results", NETWORK, "curve", "dense")[0]
+    assert dense.test_error() == first.dense_error[0]
+    assert first.difference[0] == pytest.approx(first.pruned_error[0] - first.dense_error[0])
+    assert first.pruned_shares.keys() == {"fc1.weight", "fc2.weight", "fc3.weight"}
 
 
 def allowed(ratio, error, *swept):

@@ -13,10 +13,11 @@ from secateur.experiments.studies.searches import EpochSearch, QualitySearch, ep
 from secateur.experiments.studies.summaries import summarize
 from secateur.job import Job
 from secateur.literature import LAYERS
-from secateur.methods import Joint
+from secateur.methods import Dense, Joint
 from secateur.report.tables.budgets import call_table, cost_table, error_increase_table, met_table, together_table
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
+from secateur.report.tables.curve import curve_layers_table, curve_table
 from secateur.report.tables.files import file_table, headline_table
 from secateur.report.tables.paper import search_table, table1, table2
 from secateur.report.tables.pretrained import encoder_table, scores_table
@@ -280,6 +281,29 @@ def test_a_budget_of_error_is_shown_with_its_share_of_the_best_of_a_sweep(tmp_pa
     write(path, study)
     [row] = error_increase_table(tmp_path, (NETWORK,)).rows
     assert row == (f"{NETWORK}, 1", "1.20", "1.50", "1.45", "50.0×", "57.5×", "87%")
+
+
+def test_a_curve_stands_below_what_is_published_for_its_network(tmp_path):
+    network = "resnet-56"
+    assert curve_table(tmp_path, (network,)).rows == ()
+    for seed in (0, 1):
+        usual = preset("best", network, data="cifar10", seed=seed, to_file=True)
+        publish(
+            tmp_path,
+            replace(usual, methods=(Dense(), *usual.methods)),
+            test={"dense": 7.0 + seed / 10, "pruned": 7.5 + seed / 5, "file": 7.9},
+            place={"study": "curve", "variant": "10x"},
+            share=0.1,
+            file=FileResult(bytes=40_000, dense_bytes=3_400_000),
+        )
+    *published, ours = curve_table(tmp_path, (network,)).rows
+    assert [row[0] for row in published] == ["resnet-56, Learning-compression, published"] * 4
+    assert [row[3] for row in published] == ["6.92", "6.67", "7.51", "8.21"]
+    assert ours[:5] == ("resnet-56, secateur", "2", "7.05 ± 0.07", "7.60 ± 0.14", "+0.55 ± 0.05")
+    assert ours[-2:] == ("40.0 kB ± 0.0", "85×")
+    header, *layers = curve_layers_table(tmp_path, network).header, *curve_layers_table(tmp_path, network).rows
+    assert header == ("resnet-56, layer", "10×, pruned %")
+    assert layers
 
 
 def test_without_benchmarks_the_tables_of_codecs_are_empty(tmp_path):

@@ -17,6 +17,8 @@ from secateur import networks
 from secateur.cli.complaints import require_at_least, usage
 from secateur.cli.flags import Command, DataRoot, Json, KeptIn, named, optional
 from secateur.experiments.presets import preset, preset_names
+from secateur.experiments.studies.curve import curve_jobs, publish_point
+from secateur.experiments.studies.curve_summary import RATIOS, curve_path
 from secateur.experiments.studies.decay import run_decay_study
 from secateur.experiments.studies.epochs import search_epochs
 from secateur.experiments.studies.error_increase import error_increase_jobs, publish_error_increase
@@ -32,6 +34,7 @@ from secateur.methods import METHODS, first_methods
 from secateur.nearest import require_one_of
 from secateur.report.tables.budgets import error_increase_table, together_table
 from secateur.report.tables.comparison import comparison_table, stages_table
+from secateur.report.tables.curve import curve_layers_table, curve_table
 from secateur.report.tables.files import decay_table, file_table
 from secateur.report.tables.grid import Grid
 from secateur.report.tables.paper import search_table, sensitivity_table, table1, table2
@@ -50,7 +53,8 @@ class Reproduce(Command):
         named("WHAT"),
         Doc(
             "table1, table2, files, sensitivity, decay, rival (Deep Compression), methods (--methods under one "
-            "preset), together (pruning and quantisation learned together), error-increase (against a sweep), search "
+            "preset), together (pruning and quantisation learned together), error-increase (against a sweep), curve "
+            "(networks for CIFAR-10 at several ratios), search "
             "(how epochs were chosen), figure1, figure2 or figure3"
         ),
     ]
@@ -75,7 +79,9 @@ class Reproduce(Command):
             require_at_least(1, workers=self.workers)
             for network in self.networks:
                 networks.NETWORKS.find(network)
-                if self.what != "methods":
+                if self.what == "curve":
+                    require_one_of("network with a curve", network, RATIOS)
+                elif self.what != "methods":
                     require_one_of("network with published rows", network, networks_with_layers())
                 preset(self.preset, network)
             for method in self.methods:
@@ -134,6 +140,15 @@ def _run_error_increase(chosen: Reproduce) -> Iterator[Path]:
         )
 
 
+def _run_curve(chosen: Reproduce) -> Iterator[Path]:
+    for network in chosen.networks:
+        wanted = curve_jobs(network, range(chosen.seeds))
+        # The dense network of a seed is trained once: those that continue from it wait for it.
+        for is_dense in (True, False):
+            part = [job for job in wanted if job.is_dense == is_dense]
+            yield from run_missing(part, chosen.places, workers=chosen.workers, work=publish_point, path=curve_path)
+
+
 def _run_decay(chosen: Reproduce) -> Iterator[Path]:
     for network in chosen.networks:
         yield from run_decay_study(network, range(chosen.seeds), chosen.places)
@@ -178,6 +193,13 @@ _STUDIES: dict[str, tuple[Callable[[Reproduce], Iterator[Path]], Callable[[Repro
     "methods": (_run_methods, lambda chosen: [comparison_table(chosen.results, chosen.networks)]),
     "together": (_run_together, lambda chosen: [together_table(chosen.results, chosen.networks)]),
     "error-increase": (_run_error_increase, lambda chosen: [error_increase_table(chosen.results, chosen.networks)]),
+    "curve": (
+        _run_curve,
+        lambda chosen: [
+            curve_table(chosen.results, chosen.networks),
+            *_per_network(curve_layers_table, chosen),
+        ],
+    ),
     "search": (_run_search, lambda chosen: [search_table(chosen.results, chosen.networks)]),
 }
 

@@ -1,0 +1,81 @@
+"""What pruning a network to several ratios has found, over seeds."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from secateur.experiments.studies.published import read_runs, result_path
+from secateur.experiments.studies.summaries import Spread, mean_error, mean_std
+from secateur.job import Job
+from secateur.methods import Budgeted
+from secateur.results import PublishedRun
+
+STUDY, DATA = "curve", "cifar10"
+RATIOS: Mapping[str, tuple[float, ...]] = {
+    "resnet-20": (10, 20),
+    "resnet-56": (10, 20),
+    "vgg-16-cifar-quarter": (10, 20, 50),
+    "vgg-16-cifar-half": (20, 50, 100),
+    "vgg-16-cifar": (20, 50, 100),
+}
+_LABEL = "dense+budget+few-values"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A network at one ratio, over seeds; errors are on test images, in percent."""
+
+    network: str
+    ratio: float
+    seeds: int
+    weights: int
+    kept: Spread
+    dense_error: Spread
+    pruned_error: Spread
+    difference: Spread  # of the pruned network to the dense one, paired by seed, with its standard error
+    file_error: Spread
+    file_bytes: Spread
+    smaller: float  # bytes of 32-bit floats ÷ bytes of the file
+    pruned_shares: Mapping[str, float]  # percent of each layer's weights, mean over seeds
+
+
+def curve_path(results: Path, job: Job) -> Path:
+    """Return where a run of the study is published; its ratio is a part of the name."""
+    budgets = [method.budget for method in job.methods if isinstance(method, Budgeted)]
+    return result_path(results, job, study=STUDY, variant=_variant(budgets[0].ratio or 1) if budgets else "")
+
+
+def curve(results: Path, network: str) -> list[Point]:
+    """Return the published points of a network, the smallest ratio first."""
+    found = [
+        (ratio, read_runs(results, network, STUDY, f"{_LABEL}-{_variant(ratio)}")) for ratio in RATIOS.get(network, ())
+    ]
+    return [_point(network, ratio, list(runs.values())) for ratio, runs in found if runs]
+
+
+def _variant(ratio: float) -> str:
+    return f"{ratio:g}x"
+
+
+def _point(network: str, ratio: float, runs: list[PublishedRun]) -> Point:
+    files = [run.result.file for run in runs if run.result.file is not None]
+    layers = zip(*(run.result.layers for run in runs), strict=True)
+    return Point(
+        network=network,
+        ratio=ratio,
+        seeds=len(runs),
+        weights=runs[0].result.weights,
+        kept=mean_std(run.result.kept for run in runs),
+        dense_error=mean_std(run.test_error("dense") for run in runs),
+        pruned_error=mean_std(run.test_error("pruned") for run in runs),
+        difference=mean_error(run.test_error("pruned") - run.test_error("dense") for run in runs),
+        file_error=mean_std(run.test_error() for run in runs),
+        file_bytes=mean_std(file.bytes for file in files),
+        smaller=statistics.fmean(file.dense_bytes / file.bytes for file in files),
+        pruned_shares={
+            each[0].name: statistics.fmean(100 * (1 - layer.kept / layer.weights) for layer in each) for each in layers
+        },
+    )
