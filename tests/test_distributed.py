@@ -157,11 +157,11 @@ LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 def test_two_ranks_are_one_training_and_not_two_of_the_same(tmp_path):
     script = tmp_path / "ranks.py"
     script.write_text(
-        "from secateur.train.loop import _accelerator\n"
+        "from secateur.train.parallel import accelerator_of\n"
         "from secateur.train.processes import join_processes\n"
         "from secateur.train.recipe import Recipe\n"
         "join_processes()\n"
-        "accelerator = _accelerator(Recipe())\n"
+        "accelerator = accelerator_of(Recipe())\n"
         "print(f'{accelerator.process_index} of {accelerator.num_processes}\\n', end='', flush=True)\n"
     )
     done = subprocess.run([*LAUNCHER, str(script)], capture_output=True, text=True, timeout=240, check=False)

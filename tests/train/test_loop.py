@@ -9,13 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
 from toy_networks import mlp
 
 import secateur
 from secateur.experiments.directory import RunDirectory
+from secateur.experiments.given_data import source_of
 from secateur.experiments.runner import run
 from secateur.job import InputConfig, Job
 from secateur.methods import Dense, Manessi2018
+from secateur.train import loop
 from secateur.train.journal import Journal, read_log
 from secateur.train.loop import fit, rate_factor
 from secateur.train.objective import penalty
@@ -50,13 +53,14 @@ class Killer(Silent):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def carry_out(job: Job, root: Path, killer: Killer) -> None:
+def carry_out(job: Job, root: Path, killer: Killer, interval: float) -> None:
     torch.set_num_threads(1)
+    loop._CHECKPOINT_SECONDS = interval
     run(job, root, resume=True, observer=killer)
 
 
-def kill_at(moment, job: Job, root: Path) -> None:
-    child = CHILDREN.Process(target=carry_out, args=(job, root, Killer(*moment)))
+def kill_at(moment, job: Job, root: Path, interval=600) -> None:
+    child = CHILDREN.Process(target=carry_out, args=(job, root, Killer(*moment), interval))
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
@@ -103,7 +107,7 @@ def test_a_run_killed_four_times_ends_bit_for_bit_as_one_never_killed(tmp_path, 
     ids=["convolutions", "momentum and augmentation", "dense"],
 )
 def test_every_kind_of_run_stands_being_killed(tmp_path, job):
-    kill_at(("train", 15), job, tmp_path / "killed")
+    kill_at(("train", 15), job, tmp_path / "killed", interval=0)  # resumes after step 14
     assert content(run(job, tmp_path / "killed", resume=True)) == content(run(job, tmp_path / "whole"))
 
 
@@ -122,6 +126,20 @@ class Points:
 
     def batch(self, indices, generator):
         return self.inputs[indices], self.labels[indices]
+
+
+class NoisyPoints(Points):
+    """Points that are never twice the same."""
+
+    def batch(self, indices, generator):
+        inputs, labels = super().batch(indices, generator)
+        return inputs + torch.randn(inputs.shape, generator=generator), labels
+
+
+def loaded_points():
+    """The points as a data loader of the user brings them."""
+    points = Points()
+    return source_of(DataLoader(TensorDataset(points.inputs, points.labels), 32, shuffle=True), "train")
 
 
 class Recorder(Silent):
@@ -239,6 +257,62 @@ def test_weights_broken_by_the_very_last_step_are_noticed(tmp_path):
 def test_settings_outside_their_range_are_refused_by_name(setting, value):
     with pytest.raises(ValueError, match=rf"^{setting} must .* got {value}"):
         Recipe(**{setting: value.strip("'") if isinstance(value, str) else value})
+
+
+# Asked to end
+
+
+class Asker(Recorder):
+    """Asks its own process to end, once a step is done."""
+
+    def __init__(self, moment: int) -> None:
+        super().__init__()
+        self.moment = moment
+
+    def step(self, stage, done, total):
+        super().step(stage, done, total)
+        if done == self.moment:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def fit_noisy(directory: Path, source, observer=None):
+    torch.manual_seed(0)
+    model = secateur.build_sibling(mlp())
+    model.insert(1, torch.nn.Dropout(0.5))
+    # The loader's batches are half as large, and two of them make a step.
+    stage = stage_of(model, clip_norm=1.0, accumulate=2)
+    fit(stage, source, seed=0, measure=lambda _: {}, journal=journal(directory), observer=observer)
+    return model, list(read_log(directory / "log.jsonl"))
+
+
+@pytest.mark.parametrize("source", [NoisyPoints, loaded_points])
+@pytest.mark.parametrize("moment", [1, 3, 4, 6])
+def test_a_training_that_is_asked_to_end_loses_no_step_and_resumes_bit_for_bit(tmp_path, source, moment):
+    with pytest.raises(KeyboardInterrupt):
+        fit_noisy(tmp_path / "ended", source(), Asker(moment))
+    recorder = Recorder()
+    (ended, log), (whole, expected) = (
+        fit_noisy(tmp_path / "ended", source(), recorder),
+        fit_noisy(tmp_path / "whole", source()),
+    )
+    assert [done for _, done, _ in recorder.steps] == list(range(moment + 1, 9))
+    assert all(map(torch.equal, ended.state_dict().values(), whole.state_dict().values()))
+    assert log == expected
+
+
+def test_a_handler_of_the_users_own_is_left_alone(tmp_path):
+    asked = []
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+    try:
+        fit_noisy(tmp_path, Points(), Asker(3))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert asked == [True]
+
+
+def test_sigterm_means_what_it_meant_once_training_is_over(tmp_path):
+    fit_noisy(tmp_path, Points())
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_what_acts_between_steps_is_told_how_far_training_is(tmp_path):
