@@ -33,19 +33,19 @@ def save(
     optimizer: torch.optim.Optimizer,
     facts: dict[str, Any],
     *,
-    random: Mapping[str, Tensor] | None = None,
+    by_process: Mapping[str, Tensor] | None = None,
     write: bool,
 ) -> None:
     """Write model, optimizer and `facts` (plain JSON) to `path`, atomically; all ranks call it, one has `write` set.
 
-    `random` are the states of random number generators, where training stops within an epoch.
+    `by_process` is what every process has of its own in the middle of an epoch, one row for each.
     """
     weights, moments = get_state_dict(model, optimizer, options=_WHOLE_AND_FLAT)
     if not write:
         return
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
-    for kind, state in (("model", weights), ("optimizer", moments), ("random", random or {})):
+    for kind, state in (("model", weights), ("optimizer", moments), ("by_process", by_process or {})):
         for key, value in state.items():
             if isinstance(value, Tensor):
                 # Tied tensors share memory, which the format refuses: each gets its own copy.
@@ -57,7 +57,7 @@ def save(
 
 
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Load model and optimizer from `path`; return the facts and the states of generators stored with them."""
+    """Load model and optimizer from `path`; return the facts and what every process had of its own."""
     state, facts = _read(path)
     moments = _nested(state["optimizer"])
     try:
@@ -66,7 +66,7 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tupl
         first = str(error).splitlines()[0]
         raise CheckpointError(f"{path} was written by another model or optimizer: {first}") from error
     _lay_out_like_parameters(optimizer)
-    return facts, state["random"]
+    return facts, state["by_process"]
 
 
 def _nested(flat: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _read(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
             header = file.metadata()
             entries: dict[str, Any] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
         facts, numbers = json.loads(header["facts"]), json.loads(header["numbers"])
-        state: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}, "random": {}}
+        state: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}, "by_process": {}}
         for name, value in {**entries, **numbers}.items():
             kind, _, key = name.partition(":")
             state[kind][key] = value

@@ -101,21 +101,25 @@ class _Training:
         groups = parameter_groups(
             self.network, lr=recipe.lr, rho=stage.rho, lambda_wd=recipe.lambda_wd, decay_biases=recipe.decay_biases
         )
+        optimizer = _optimizer(recipe, groups, is_fused=not self.is_sharded)
         if self.is_sharded:
-            self.prepared, self.optimizer = self.network, self.accelerator.prepare(_optimizer(recipe, groups))
+            self.prepared, self.optimizer = self.network, self.accelerator.prepare(optimizer)
         else:
-            self.prepared, self.optimizer = self.accelerator.prepare(stage.model, _optimizer(recipe, groups))
+            self.prepared, self.optimizer = self.accelerator.prepare(stage.model, optimizer)
         # torch's stubs: it returns a module for a module.
         self.called: nn.Module = torch.compile(self.prepared) if recipe.compile else self.prepared  # type: ignore[assignment]
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         self.steps = steps_of(source, recipe)
-        self.progress, self.random, self.saved = Progress(), dict[str, Tensor](), time.perf_counter()
+        self.progress, self.own, self.saved = Progress(), dict[str, Tensor](), time.perf_counter()
 
     def resume(self) -> None:
         """Load the checkpoint, if there is one, and remove the lines of the log that were written after it."""
         if self.journal.checkpoint.exists():
-            facts, self.random = checkpoint.load(self.journal.checkpoint, self.prepared, self.optimizer.optimizer)
+            facts, rows = checkpoint.load(self.journal.checkpoint, self.prepared, self.optimizer.optimizer)
             self.progress = Progress(**facts)
+            is_same = all(len(each) == self.processes for each in rows.values())
+            # Copies: torch reads a generator's state from the beginning of its memory, whichever row it is (2.13).
+            self.own = {name: each[self.process].clone() for name, each in rows.items()} if is_same else {}
             if self.accelerator.scaler is not None and self.progress.scaler:
                 self.accelerator.scaler.load_state_dict(self.progress.scaler)
             if self.is_sharded:
@@ -131,13 +135,15 @@ class _Training:
         self._save()
         self._end_if(in_any_process([self.termination.is_asked], self.accelerator.device)[0])
 
-    def _save(self, random: dict[str, Tensor] | None = None) -> None:
+    def _save(self, by_process: dict[str, Tensor] | None = None) -> None:
         self.progress.seconds += time.perf_counter() - self.saved
         if self.accelerator.scaler is not None:
             self.progress.scaler = self.accelerator.scaler.state_dict()
         facts = self.progress.to_json()
         optimizer = self.optimizer.optimizer
-        checkpoint.save(self.journal.checkpoint, self.prepared, optimizer, facts, random=random, write=self.is_main)
+        checkpoint.save(
+            self.journal.checkpoint, self.prepared, optimizer, facts, by_process=by_process, write=self.is_main
+        )
         self.saved = time.perf_counter()
 
     def _save_within_epoch(self, generator: torch.Generator) -> None:
@@ -145,8 +151,8 @@ class _Training:
         is_due = time.perf_counter() - self.saved > _CHECKPOINT_SECONDS
         is_asked, is_due = in_any_process([self.termination.is_asked, is_due], self.accelerator.device)
         if is_asked or is_due:
-            states = _random_states(generator)
-            self._save({name: from_all_processes(state, self.accelerator) for name, state in states.items()})
+            own = _random_states(generator) | {"sums": self.progress.sums}
+            self._save({name: from_all_processes(value, self.accelerator) for name, value in own.items()})
         self._end_if(is_asked)
 
     def _end_if(self, is_asked: bool) -> None:
@@ -241,9 +247,10 @@ class _Training:
         return _generator(self.seed, *place, "source")
 
     def _restore(self, generator: torch.Generator) -> None:
-        """Go on with the randomness of an epoch; another number of processes than before draws its own."""
-        if self.random and len(self.random["global"]) == self.processes:
-            _set_random_states(generator, {name: rows[self.process] for name, rows in self.random.items()})
+        """Go on with what this process had in the middle of an epoch; another number of processes draws anew."""
+        if self.own:
+            _set_random_states(generator, self.own)
+            self.progress.sums = self.own["sums"]
         else:
             generator.set_state(self._reseed(self.progress.epoch, self.progress.step).get_state())
 
@@ -260,10 +267,11 @@ def _set_random_states(generator: torch.Generator, states: dict[str, Tensor]) ->
         torch.cuda.set_rng_state(states["device"])
 
 
-def _optimizer(recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def _optimizer(recipe: Recipe, groups: list[dict[str, Any]], *, is_fused: bool) -> torch.optim.Optimizer:
+    """Return the optimizer of a recipe; torch's fused SGD does not take shards."""
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=0.9, fused=True)
-    return torch.optim.Adam(groups, fused=True)
+        return torch.optim.SGD(groups, momentum=0.9, fused=is_fused)
+    return torch.optim.Adam(groups, fused=is_fused)
 
 
 @contextmanager

@@ -34,20 +34,37 @@ def require_enough(samples: int, batch_size: int, processes: int) -> None:
 
 
 def sharded(model: nn.Module, device: torch.device) -> nn.Module:
-    """Return a copy of a network whose tensors lie in shards on all processes (FSDP2), a unit for each layer.
+    """Return a copy of a network whose tensors lie in shards on all processes (FSDP2).
 
-    Accelerate's own preparation for FSDP2 ignores processes without a GPU; this is the same on all devices.
+    Accelerate's own preparation for FSDP2 ignores processes without a GPU; this is the same on all devices. FSDP2 takes
+    no channels-last tensors.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (distributed.get_world_size(),))
     copy = copied(model).to(device)
-    for layer in list(copy.modules())[1:]:
-        if next(layer.parameters(recurse=False), None) is not None or hasattr(layer, "parametrizations"):
-            fully_shard(layer, mesh=mesh)
+    for parameter in copy.parameters():
+        parameter.data = parameter.data.contiguous()
+    for layer in _units(copy):
+        fully_shard(layer, mesh=mesh)
     fully_shard(copy, mesh=mesh)
     return copy
+
+
+def _units(model: nn.Module) -> list[nn.Module]:
+    """Return the layers that are gathered one at a time; a network with tied tensors is gathered as a whole."""
+    every = list(model.parameters())
+    if len(list(model.named_parameters(remove_duplicate=False))) > len(every):
+        return []
+    found: list[nn.Module] = []
+    inside: set[nn.Module] = set()
+    for layer in model.modules():
+        has_tensors = next(layer.parameters(recurse=False), None) is not None or hasattr(layer, "parametrizations")
+        if layer is not model and layer not in inside and has_tensors:
+            found.append(layer)
+            inside.update(layer.modules())
+    return found
 
 
 def gather_(shards: nn.Module, model: nn.Module) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -19,6 +20,16 @@ class Progress:
     loss: float = 0.0
     terms: dict[str, Tensor | float] = field(default_factory=dict)
     scaler: dict[str, Any] = field(default_factory=dict)  # of fp16's gradients
+
+    @property
+    def sums(self) -> Tensor:
+        """The sums of the loss and its terms over the steps of an epoch, which every process has of its own samples."""
+        return torch.tensor([self.loss, *map(float, self.terms.values())], dtype=torch.float64)
+
+    @sums.setter
+    def sums(self, values: Tensor) -> None:
+        self.loss, *terms = values.tolist()
+        self.terms = dict(zip(self.terms, terms, strict=True))
 
     def end_epoch(self) -> None:
         """Begin to count the next epoch."""
