@@ -4,7 +4,9 @@ import multiprocessing
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ from secateur.experiments.given_data import source_of
 from secateur.experiments.runner import run
 from secateur.job import InputConfig, Job
 from secateur.methods import Dense, Manessi2018
-from secateur.train import loop
+from secateur.train import checkpoint, loop
 from secateur.train.journal import Journal, read_log
 from secateur.train.loop import fit, rate_factor
 from secateur.train.objective import penalty
@@ -202,6 +204,15 @@ def test_micro_batches_add_up_to_the_step_of_the_whole_batch(tmp_path):
     whole, parts = train(tmp_path / "whole"), train(tmp_path / "parts", accumulate=4)
     for expected, got in zip(whole.parameters(), parts.parameters(), strict=True):
         assert_close(got, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_compiled_network_learns_the_same_and_its_checkpoint_knows_nothing_of_it(tmp_path):
+    plain = train(tmp_path / "plain", epochs=1)
+    with mock.patch("torch.compile", partial(torch.compile, backend="aot_eager", fullgraph=True)):
+        compiled = train(tmp_path / "compiled", epochs=1, compile=True)
+        assert_close(dict(compiled.state_dict()), dict(plain.state_dict()), rtol=1e-5, atol=1e-6)
+        assert checkpoint.load_model(tmp_path / "compiled" / "checkpoint").keys() == plain.state_dict().keys()
+        assert compiled(torch.randn(3, 12)).shape == (3, 4)
 
 
 def test_clipping_is_for_the_weights_and_does_not_see_the_thresholds(tmp_path):
