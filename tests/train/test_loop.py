@@ -1,6 +1,5 @@
 import json
 import math
-import multiprocessing
 import os
 import signal
 from dataclasses import replace
@@ -10,6 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
+from ranks import CHILDREN
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
 from toy_networks import mlp
@@ -32,10 +32,6 @@ SHORT = Recipe(epochs=2, schedule="cosine")
 METHOD = Manessi2018(rho=0.2, fine_tune_epochs=2)
 INPUTS = InputConfig(input_dropout=0.1)
 JOB = Job(network="lenet-300-100", data="digits", methods=(METHOD,), recipe=SHORT, inputs=INPUTS)
-
-# Children of a server that has imported everything already start at once.
-CHILDREN = multiprocessing.get_context("forkserver")
-CHILDREN.set_forkserver_preload(["accelerate", "sklearn.datasets", "secateur.experiments.runner"])
 
 
 class Killer(Silent):
@@ -330,6 +326,19 @@ def test_what_acts_between_steps_is_told_how_far_training_is(tmp_path):
     seen = []
     train(tmp_path, between=lambda done, total: seen.append((done, total)))
     assert seen == [(done, 8) for done in range(1, 9)]
+
+
+def test_fp16_without_a_gpu_is_refused_in_one_sentence(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ValueError, match=r"^precision fp16 needs a GPU: choose bf16 or no$"):
+        train(tmp_path, precision="fp16")
+
+
+def test_trainings_of_one_process_may_have_different_precisions(tmp_path):
+    networks = [train(tmp_path / name, precision=name).state_dict() for name in ("no", "bf16")]
+    assert_close(*networks, rtol=0, atol=2e-2)
+    assert any(not torch.equal(*pair) for pair in zip(*(each.values() for each in networks), strict=True))
 
 
 def test_stages_of_another_order_see_the_images_in_another_order(tmp_path):

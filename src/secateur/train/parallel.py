@@ -18,10 +18,13 @@ def accelerator_of(recipe: Recipe) -> Accelerator:
     """Return Accelerate's view of the processes that torchrun started, with the precision of a recipe."""
     try:
         from accelerate import Accelerator  # the train extra; heavy, so not before it is needed
+        from accelerate.state import AcceleratorState
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("training needs accelerate: pip install 'secateur[train]'") from error
     if recipe.precision == "fp16" and not torch.cuda.is_available():
         raise ValueError("precision fp16 needs a GPU: choose bf16 or no")
+    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != recipe.precision:
+        AcceleratorState._reset_state()  # or it would refuse a second training of another precision in this process
     return Accelerator(mixed_precision=recipe.precision, cpu=not torch.cuda.is_available())
 
 
