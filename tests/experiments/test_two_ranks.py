@@ -8,6 +8,7 @@ import tarfile
 import warnings
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -23,8 +24,11 @@ from secateur.experiments.given_data import source_of
 from secateur.experiments.models import load_model, load_stage
 from secateur.experiments.outcome import Outcome
 from secateur.experiments.runner import run
+from secateur.experiments.studies.grid import Places, run_missing
+from secateur.experiments.studies.published import result_path
 from secateur.job import Coding, InputConfig, Job
 from secateur.methods import Budgeted, Dense, Manessi2018
+from secateur.results import PublishedRun, read
 from secateur.train import loop
 from secateur.train.journal import Journal, read_log
 from secateur.train.recipe import Recipe
@@ -125,6 +129,8 @@ def work(rank, folder):
     for kind in KINDS:
         carry_out(known[kind], folder, "together")
     found = {"buffers": with_batch_norm(rank, folder)}
+    places = Places(folder / "results", folder / "together", folder / "data")
+    found["published"] = [str(path) for path in run_missing([known["folder"]], places, workers=2)]
     few = replace(known["folder"], recipe=replace(RECIPE, batch_size=1))
     found["too many"] = refusal(few, folder, "refused")
     budget = replace(known["sharded"], methods=(Budgeted(budget=Budget(ratio=5)),))
@@ -199,6 +205,12 @@ def test_one_process_goes_on_where_a_killed_rank_of_two_stopped(folder, alone):
         found = carry_out(job, folder, "killed")
     assert len(steps) == STEPS - 2  # two of the three steps of the second epoch had a checkpoint
     assert_same_network(found, alone["accumulated"])
+
+
+def test_ranks_publish_a_result_once(folder):
+    first, second = (torch.load(folder / f"found{rank}", weights_only=True)["published"] for rank in (0, 1))
+    assert first == second == [str(result_path(folder / "results", jobs(folder)["folder"]))]
+    assert read(PublishedRun, Path(*first)).result.job == jobs(folder)["folder"]
 
 
 def test_after_an_epoch_all_ranks_have_the_buffers_of_the_first(folder):
