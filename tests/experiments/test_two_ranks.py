@@ -50,7 +50,8 @@ STEPS = 4  # of an epoch over the folder
 
 
 def jobs(folder):
-    pictures = replace(JOB, data=str(folder / "pictures"))
+    # Its masks lie in memory as the filters do, channels last.
+    pictures = replace(JOB, data=str(folder / "pictures"), methods=(replace(JOB.methods[0], fine_tune_epochs=1),))
     shards = replace(JOB, data="imagenette", inputs=replace(JOB.inputs, crop="resized"))
     return {
         "folder": pictures,
