@@ -5,22 +5,20 @@ import os
 import shlex
 import subprocess
 import sys
-import time
-from datetime import timedelta
 from itertools import product
 from unittest import mock
 
 import pytest
 import torch
-import torch.multiprocessing as mp
-from torch import distributed, nn
+from ranks import run_two_ranks
+from torch import nn
 from torch.nn import functional
 from torch.testing import assert_close
 from toy_networks import mlp
 
 from secateur import build_sibling, learned_thresholds, load, parameter_groups, penalty, prune, theta
 
-STEPS, SECONDS = 8, 120
+STEPS = 8
 
 
 def with_sgd(groups):
@@ -86,31 +84,19 @@ def wrap(sibling, wrapper):
 
 def work(rank, folder):
     """Do every run under every wrapper as one of two ranks, and save the whole state of each."""
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", f"file://{folder}/meeting", timeout=timedelta(seconds=SECONDS / 2), rank=rank, world_size=2
-    )
     for wrapper, run in product(WRAPPERS, RUNS):
         sibling = start()
         list(fit(wrap(sibling, wrapper), run, slice(4 * rank, 4 * rank + 4)))
         state = sibling.state_dict()
         whole = {name: value.full_tensor() if wrapper == "fsdp2" else value for name, value in state.items()}
         torch.save(whole, folder / f"{wrapper} {run} {rank}")
-    distributed.destroy_process_group()
-    # Everything is saved. On a busy machine torch's own threads may abort the interpreter while it ends.
-    os._exit(0)
 
 
 @pytest.fixture(scope="module")
 def states(tmp_path_factory):
     """What both ranks of every run ended with."""
     folder = tmp_path_factory.mktemp("ranks")
-    ranks, deadline = mp.spawn(work, (folder,), nprocs=2, join=False, daemon=True), time.monotonic() + SECONDS
-    while not ranks.join(timeout=1):
-        if time.monotonic() > deadline:
-            for process in ranks.processes:
-                process.kill()
-            pytest.fail(f"two ranks did not finish within {SECONDS} s")
+    run_two_ranks(work, folder)
     return {
         (wrapper, run): [torch.load(folder / f"{wrapper} {run} {rank}", weights_only=True) for rank in (0, 1)]
         for wrapper, run in product(WRAPPERS, RUNS)
@@ -157,11 +143,11 @@ LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 def test_two_ranks_are_one_training_and_not_two_of_the_same(tmp_path):
     script = tmp_path / "ranks.py"
     script.write_text(
-        "from secateur.train.loop import _accelerator\n"
+        "from secateur.train.parallel import accelerator_of\n"
         "from secateur.train.processes import join_processes\n"
         "from secateur.train.recipe import Recipe\n"
         "join_processes()\n"
-        "accelerator = _accelerator(Recipe())\n"
+        "accelerator = accelerator_of(Recipe())\n"
         "print(f'{accelerator.process_index} of {accelerator.num_processes}\\n', end='', flush=True)\n"
     )
     done = subprocess.run([*LAUNCHER, str(script)], capture_output=True, text=True, timeout=240, check=False)

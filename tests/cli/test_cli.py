@@ -547,6 +547,18 @@ def test_a_broken_checkpoint_is_one_sentence_with_its_path(command, interrupted,
     assert sentence(complained).startswith(f"{path} {complaint}")
 
 
+def test_sigterm_ends_a_run_with_143_in_the_middle_of_an_epoch_and_resume_goes_on(command, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(Watcher, "step", lambda self, stage, done, total: os.kill(os.getpid(), signal.SIGTERM))
+        code, _, complained = command(*TINY)
+    assert code == 143
+    assert sentence(complained) == "interrupted; the run is kept: the same command with --resume continues it"
+    done = []
+    monkeypatch.setattr(Watcher, "step", lambda self, stage, number, total: done.append(number))
+    assert command(*TINY, "--resume")[0] == 0
+    assert done[0] == 2
+
+
 def test_ctrl_c_ends_a_process_with_130_and_leaves_a_run_to_resume(command, tmp_path):
     words = ("prune", "lenet-300-100", "--data", "digits", "--method", "dense", "--epochs", "500", "--threads", "1")
     process = subprocess.Popen(

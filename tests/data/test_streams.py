@@ -1,6 +1,9 @@
 """Pictures that are read while a network trains."""
 
 import io
+import os
+import signal
+from multiprocessing import active_children
 
 import numpy as np
 import pytest
@@ -36,6 +39,15 @@ def read(images, batches, seed=7):
 
 
 # Order, seeds and processes
+
+
+def test_readers_leave_it_to_the_process_that_trains_what_sigterm_means(files):
+    before = set(active_children())
+    found = read_batches(stream(files, processes=1), torch.arange(30).split(2))
+    pixels = [next(found)[0]]
+    [reader] = set(active_children()) - before
+    os.kill(reader.pid, signal.SIGTERM)
+    assert len(torch.cat([*pixels, *(rest for rest, _ in found)])) == 30
 
 
 def test_the_number_of_processes_does_not_matter(files):

@@ -110,3 +110,19 @@ def test_answers_that_are_not_one_row_per_input_are_refused(model):
 def test_a_batch_size_below_one_is_refused():
     with pytest.raises(ValueError, match="batch_size"):
         error_rate(nn.Identity(), ANSWERS, torch.zeros(4), batch_size=0)
+
+
+class Elsewhere(nn.Module):
+    """A network on a device without memory, whose answers come back as scores."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(1, device="meta"))
+
+    def forward(self, inputs):
+        assert inputs.device.type == "meta"
+        return torch.eye(len(inputs))
+
+
+def test_inputs_are_moved_to_the_device_of_the_network():
+    assert error_rate(Elsewhere(), torch.zeros(4, 2), torch.tensor([0, 1, 2, 2])) == 25

@@ -36,7 +36,7 @@ def test_a_checkpoint_gives_back_model_optimizer_and_facts(tmp_path, kind):
     model, optimizer = saved(tmp_path / "file", make, torch.randn(9, 2, 6, 6), kind)
     other = make()
     fresh = kind(secateur.parameter_groups(other, lr=0.1), **({"momentum": 0.9} if kind is torch.optim.SGD else {}))
-    assert checkpoint.load(tmp_path / "file", other, fresh) == {"epoch": 2}
+    assert checkpoint.load(tmp_path / "file", other, fresh) == ({"epoch": 2}, {})
     assert all(torch.equal(value, other.state_dict()[key]) for key, value in model.state_dict().items())
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         for name, value in optimizer.state[mine].items():

@@ -1,21 +1,26 @@
 import json
 import math
-import multiprocessing
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
+from ranks import CHILDREN
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, TensorDataset
 from toy_networks import mlp
 
 import secateur
 from secateur.experiments.directory import RunDirectory
+from secateur.experiments.given_data import source_of
 from secateur.experiments.runner import run
 from secateur.job import InputConfig, Job
 from secateur.methods import Dense, Manessi2018
+from secateur.train import checkpoint, loop
 from secateur.train.journal import Journal, read_log
 from secateur.train.loop import fit, rate_factor
 from secateur.train.objective import penalty
@@ -27,10 +32,6 @@ SHORT = Recipe(epochs=2, schedule="cosine")
 METHOD = Manessi2018(rho=0.2, fine_tune_epochs=2)
 INPUTS = InputConfig(input_dropout=0.1)
 JOB = Job(network="lenet-300-100", data="digits", methods=(METHOD,), recipe=SHORT, inputs=INPUTS)
-
-# Children of a server that has imported everything already start at once.
-CHILDREN = multiprocessing.get_context("forkserver")
-CHILDREN.set_forkserver_preload(["accelerate", "sklearn.datasets", "secateur.experiments.runner"])
 
 
 class Killer(Silent):
@@ -50,13 +51,14 @@ class Killer(Silent):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def carry_out(job: Job, root: Path, killer: Killer) -> None:
+def carry_out(job: Job, root: Path, killer: Killer, interval: float) -> None:
     torch.set_num_threads(1)
+    loop._CHECKPOINT_SECONDS = interval
     run(job, root, resume=True, observer=killer)
 
 
-def kill_at(moment, job: Job, root: Path) -> None:
-    child = CHILDREN.Process(target=carry_out, args=(job, root, Killer(*moment)))
+def kill_at(moment, job: Job, root: Path, interval=600) -> None:
+    child = CHILDREN.Process(target=carry_out, args=(job, root, Killer(*moment), interval))
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL
@@ -103,7 +105,7 @@ def test_a_run_killed_four_times_ends_bit_for_bit_as_one_never_killed(tmp_path, 
     ids=["convolutions", "momentum and augmentation", "dense"],
 )
 def test_every_kind_of_run_stands_being_killed(tmp_path, job):
-    kill_at(("train", 15), job, tmp_path / "killed")
+    kill_at(("train", 15), job, tmp_path / "killed", interval=0)  # resumes after step 14
     assert content(run(job, tmp_path / "killed", resume=True)) == content(run(job, tmp_path / "whole"))
 
 
@@ -122,6 +124,20 @@ class Points:
 
     def batch(self, indices, generator):
         return self.inputs[indices], self.labels[indices]
+
+
+class NoisyPoints(Points):
+    """Points that are never twice the same."""
+
+    def batch(self, indices, generator):
+        inputs, labels = super().batch(indices, generator)
+        return inputs + torch.randn(inputs.shape, generator=generator), labels
+
+
+def loaded_points():
+    """The points as a data loader of the user brings them."""
+    points = Points()
+    return source_of(DataLoader(TensorDataset(points.inputs, points.labels), 32, shuffle=True), "train")
 
 
 class Recorder(Silent):
@@ -186,6 +202,15 @@ def test_micro_batches_add_up_to_the_step_of_the_whole_batch(tmp_path):
         assert_close(got, expected, rtol=1e-4, atol=1e-6)
 
 
+def test_a_compiled_network_learns_the_same_and_its_checkpoint_knows_nothing_of_it(tmp_path):
+    plain = train(tmp_path / "plain", epochs=1)
+    with mock.patch("torch.compile", partial(torch.compile, backend="aot_eager", fullgraph=True)):
+        compiled = train(tmp_path / "compiled", epochs=1, compile=True)
+        assert_close(dict(compiled.state_dict()), dict(plain.state_dict()), rtol=1e-5, atol=1e-6)
+        assert checkpoint.load_model(tmp_path / "compiled" / "checkpoint").keys() == plain.state_dict().keys()
+        assert compiled(torch.randn(3, 12)).shape == (3, 4)
+
+
 def test_clipping_is_for_the_weights_and_does_not_see_the_thresholds(tmp_path):
     one_step = {"epochs": 1, "batch_size": 256, "optimizer": "sgd", "lambda_wd": 0.0, "rho": 1e-3}
     free, clipped = train(tmp_path / "free", **one_step), train(tmp_path / "clipped", clip_norm=1e-3, **one_step)
@@ -241,10 +266,79 @@ def test_settings_outside_their_range_are_refused_by_name(setting, value):
         Recipe(**{setting: value.strip("'") if isinstance(value, str) else value})
 
 
+# Asked to end
+
+
+class Asker(Recorder):
+    """Asks its own process to end, once a step is done."""
+
+    def __init__(self, moment: int) -> None:
+        super().__init__()
+        self.moment = moment
+
+    def step(self, stage, done, total):
+        super().step(stage, done, total)
+        if done == self.moment:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def fit_noisy(directory: Path, source, observer=None):
+    torch.manual_seed(0)
+    model = secateur.build_sibling(mlp())
+    model.insert(1, torch.nn.Dropout(0.5))
+    # The loader's batches are half as large, and two of them make a step.
+    stage = stage_of(model, clip_norm=1.0, accumulate=2)
+    fit(stage, source, seed=0, measure=lambda _: {}, journal=journal(directory), observer=observer)
+    return model, list(read_log(directory / "log.jsonl"))
+
+
+@pytest.mark.parametrize("source", [NoisyPoints, loaded_points])
+@pytest.mark.parametrize("moment", [1, 3, 4, 6])
+def test_a_training_that_is_asked_to_end_loses_no_step_and_resumes_bit_for_bit(tmp_path, source, moment):
+    with pytest.raises(KeyboardInterrupt):
+        fit_noisy(tmp_path / "ended", source(), Asker(moment))
+    recorder = Recorder()
+    (ended, log), (whole, expected) = (
+        fit_noisy(tmp_path / "ended", source(), recorder),
+        fit_noisy(tmp_path / "whole", source()),
+    )
+    assert [done for _, done, _ in recorder.steps] == list(range(moment + 1, 9))
+    assert all(map(torch.equal, ended.state_dict().values(), whole.state_dict().values()))
+    assert log == expected
+
+
+def test_a_handler_of_the_users_own_is_left_alone(tmp_path):
+    asked = []
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
+    try:
+        fit_noisy(tmp_path, Points(), Asker(3))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert asked == [True]
+
+
+def test_sigterm_means_what_it_meant_once_training_is_over(tmp_path):
+    fit_noisy(tmp_path, Points())
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_what_acts_between_steps_is_told_how_far_training_is(tmp_path):
     seen = []
     train(tmp_path, between=lambda done, total: seen.append((done, total)))
     assert seen == [(done, 8) for done in range(1, 9)]
+
+
+def test_fp16_without_a_gpu_is_refused_in_one_sentence(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(ValueError, match=r"^precision fp16 needs a GPU: choose bf16 or no$"):
+        train(tmp_path, precision="fp16")
+
+
+def test_trainings_of_one_process_may_have_different_precisions(tmp_path):
+    networks = [train(tmp_path / name, precision=name).state_dict() for name in ("no", "bf16")]
+    assert_close(*networks, rtol=0, atol=2e-2)
+    assert any(not torch.equal(*pair) for pair in zip(*(each.values() for each in networks), strict=True))
 
 
 def test_stages_of_another_order_see_the_images_in_another_order(tmp_path):

@@ -6,6 +6,7 @@ Help and version import neither torch nor a command, so they are fast.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -63,7 +64,7 @@ def load_command(name: str) -> type[Command]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; return 0, 1 for a failure, 2 for wrong usage."""
+    """Run one command; return 0, 1 for a failure, 2 for wrong usage, 130 after Ctrl-C and 143 after SIGTERM."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
@@ -89,8 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return code
     except UsageError as error:
         return complain(str(error), 2)
-    except KeyboardInterrupt:
-        return complain(interrupted, 130)
+    except KeyboardInterrupt as error:  # a training that SIGTERM has ended gives its number
+        return complain(interrupted, 128 + (error.args[0] if error.args else signal.SIGINT))
     except BrokenPipeError:  # the reader has closed the pipe, as in `secateur inspect FILE | head`
         _forget_output()
         return 1

@@ -40,6 +40,7 @@ from secateur.report.tables.grid import Grid
 from secateur.report.tables.paper import search_table, sensitivity_table, table1, table2
 from secateur.report.terminal import say
 from secateur.results import read, write
+from secateur.train.processes import is_main_process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +89,12 @@ class Reproduce(Command):
                 require_one_of("method", method, first_methods())
         if self.what in FIGURES:
             return _draw(self)
-        console = Console(stderr=self.json)
+        console = Console(stderr=self.json, quiet=not is_main_process())
         run, show = _STUDIES[self.what]
         for path in run(self):
             say(console, f"wrote {path}")
+        if not is_main_process():
+            return 0
         grids = show(self)
         if self.json:
             print(json.dumps([asdict(grid) for grid in grids]))

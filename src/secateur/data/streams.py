@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -123,6 +124,7 @@ class PictureStream:
                 collate_fn=_as_it_is,
                 prefetch_factor=_BATCHES_AHEAD,
                 generator=torch.Generator(),  # the loader draws from torch's global one otherwise
+                worker_init_fn=_ignore_sigterm,
             )
             done: Iterator[_Read] = iter(loader)
         else:
@@ -217,6 +219,11 @@ class _Tasks:
 
 def _as_it_is(found: Any) -> Any:  # which the loader believes to be a list of samples
     return found
+
+
+def _ignore_sigterm(_: int) -> None:
+    """Go on when a scheduler asks all processes of a job to end: the one that trains ends its readers itself."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _processes() -> int:

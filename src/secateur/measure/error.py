@@ -43,11 +43,12 @@ class Answers:
 
 
 def answers_of_batches(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Answers:
-    """Return the answers of a network to batches of inputs and labels, which are read one at a time."""
+    """Return the answers of a network, on its own device, to batches of inputs and labels, read one at a time."""
     given, seen = [], []
+    weight = next(model.parameters(), None)
     with evaluating(model):
         for inputs, labels in batches:
-            given.append(_answers(model(inputs), labels))
+            given.append(_answers(model(inputs if weight is None else inputs.to(weight.device)).cpu(), labels))
             seen.append(labels)
     if not sum(map(len, seen)):
         raise ValueError("batches must not be empty: the error rate of no answers is undefined")

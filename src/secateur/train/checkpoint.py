@@ -1,8 +1,9 @@
-"""Checkpoints at the end of an epoch: one file, written atomically, without pickle."""
+"""Checkpoints of a training under way: one file, written atomically, without pickle."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,25 @@ class CheckpointError(Exception):
     """A checkpoint that is damaged or was written by another model or optimizer."""
 
 
-def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, facts: dict[str, Any], *, write: bool) -> None:
-    """Write model, optimizer and `facts` (plain JSON) to `path`, atomically; all ranks call it, one has `write` set."""
+def save(
+    path: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    facts: dict[str, Any],
+    *,
+    by_process: Mapping[str, Tensor] | None = None,
+    write: bool,
+) -> None:
+    """Write model, optimizer and `facts` (plain JSON) to `path`, atomically; all ranks call it, one has `write` set.
+
+    `by_process` is what every process has of its own in the middle of an epoch, one row for each.
+    """
     weights, moments = get_state_dict(model, optimizer, options=_WHOLE_AND_FLAT)
     if not write:
         return
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
-    for kind, state in (("model", weights), ("optimizer", moments)):
+    for kind, state in (("model", weights), ("optimizer", moments), ("by_process", by_process or {})):
         for key, value in state.items():
             if isinstance(value, Tensor):
                 # Tied tensors share memory, which the format refuses: each gets its own copy.
@@ -44,8 +56,8 @@ def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, facts: 
     write_atomically(path, safetensors.torch.save(tensors, metadata=header))
 
 
-def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Load model and optimizer from `path` and return the facts stored with them."""
+def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Load model and optimizer from `path`; return the facts and what every process had of its own."""
     state, facts = _read(path)
     moments = _nested(state["optimizer"])
     try:
@@ -54,7 +66,7 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict
         first = str(error).splitlines()[0]
         raise CheckpointError(f"{path} was written by another model or optimizer: {first}") from error
     _lay_out_like_parameters(optimizer)
-    return facts
+    return facts, state["by_process"]
 
 
 def _nested(flat: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +105,7 @@ def _read(path: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
             header = file.metadata()
             entries: dict[str, Any] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (not a dict)
         facts, numbers = json.loads(header["facts"]), json.loads(header["numbers"])
-        state: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}}
+        state: dict[str, dict[str, Any]] = {"model": {}, "optimizer": {}, "by_process": {}}
         for name, value in {**entries, **numbers}.items():
             kind, _, key = name.partition(":")
             state[kind][key] = value

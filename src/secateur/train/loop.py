@@ -1,7 +1,8 @@
 """A complete small training loop for one stage, on Hugging Face Accelerate.
 
-Everything random is drawn anew from (seed, phase, epoch) at the start of each epoch and a checkpoint is written at
-its end. A run that is killed at any moment and resumed ends bit for bit as if it had never been killed.
+Everything random is drawn anew from (seed, phase, epoch) at the start of each epoch. A checkpoint is written at its
+end, every ten minutes within it, and when the process is asked to end. A run that is killed at any moment and resumed
+ends bit for bit as if it had never been killed.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import ctypes
 import math
 import platform
+import signal
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +24,25 @@ from secateur.train import checkpoint
 from secateur.train.journal import Journal
 from secateur.train.objective import parameter_groups
 from secateur.train.observers import LogLine, Observer, Silent
+from secateur.train.parallel import (
+    accelerator_of,
+    from_all_processes,
+    gather_,
+    in_any_process,
+    mean_over_processes,
+    require_enough,
+    sharded,
+    share_buffers_,
+)
+from secateur.train.progress import Progress
 from secateur.train.recipe import Recipe
 from secateur.train.source import Batches, Part, Source, steps_in, steps_of
 from secateur.train.stage import Stage
 from secateur.train.task import Task, moved
+from secateur.train.termination import Termination, noticing_sigterm
 from secateur.weights.function import after_step
 
-if TYPE_CHECKING:
-    from accelerate import Accelerator
+_CHECKPOINT_SECONDS = 600  # between two checkpoints of a long epoch
 
 
 def fit(
@@ -45,116 +58,178 @@ def fit(
     """Train a stage's network in place, from its checkpoint if there is one, and return the seconds it took in all.
 
     `measure` is called once per epoch, on the network as it then is, and its result goes into the log. `task` is the
-    loss of a batch, without it the cross-entropy of pairs of inputs and labels.
+    loss of a batch, without it the cross-entropy of pairs of inputs and labels. SIGTERM ends it with a
+    KeyboardInterrupt once the step under way is done and a checkpoint is written.
     """
-    with _flushing_denormals():
-        training = _Training(stage, source, task or Task(), seed + 1000 * stage.order)
+    with _flushing_denormals(), noticing_sigterm() as termination:
+        training = _Training(stage, source, task or Task(), seed + 1000 * stage.order, journal, termination)
         observer = observer or Silent()
-        done, seconds, length = training.resume(journal)
-        if training.is_main:
-            journal.truncate(length)
-        for epoch in range(done, stage.recipe.epochs):
-            started = time.perf_counter()
-            line = training.epoch(epoch, observer)
+        training.resume()
+        while training.progress.epoch < stage.recipe.epochs:
+            line = training.epoch(observer)
             line |= measure(stage.model)
-            seconds += time.perf_counter() - started
             if training.is_main:
                 journal.append(line)
                 observer.epoch(line)
                 observer.network(line, stage.model)
-            training.save(journal, {"epoch": epoch + 1, "seconds": seconds, "log_bytes": journal.length})
-        return float(seconds)
+            training.end_epoch()
+        return training.progress.seconds
 
 
 class _Training:
     """A stage under way: the prepared network, its optimizer, and the epochs over the images."""
 
-    def __init__(self, stage: Stage, source: Source, task: Task, seed: int) -> None:
+    def __init__(
+        self, stage: Stage, source: Source, task: Task, seed: int, journal: Journal, termination: Termination
+    ) -> None:
         _keep_freed_memory()
         recipe = stage.recipe
         self.stage, self.source, self.task, self.seed = stage, source, task, seed
-        groups = parameter_groups(
-            stage.model, lr=recipe.lr, rho=stage.rho, lambda_wd=recipe.lambda_wd, decay_biases=recipe.decay_biases
-        )
-        self.accelerator = _accelerator(recipe)
-        self.prepared, self.optimizer = self.accelerator.prepare(stage.model, _optimizer(recipe, groups))
-        self.rates = [group["lr"] for group in self.optimizer.param_groups]
-        if isinstance(source, Batches) and self.accelerator.num_processes > 1:
-            raise ValueError("a data loader serves one process: give several processes the data set itself")
-        self.steps = steps_of(source, recipe)
+        self.journal, self.termination = journal, termination
+        self.accelerator = accelerator_of(recipe)
+        self.process, self.processes = self.accelerator.process_index, self.accelerator.num_processes
         self.is_main: bool = self.accelerator.is_main_process
+        if self.processes > 1:
+            if isinstance(source, Batches):
+                raise ValueError("a data loader serves one process: give several processes the data set itself")
+            require_enough(len(source), recipe.batch_size, self.processes)
+        # With FSDP2 a sharded copy is trained, and the stage's own network is filled from it after every epoch.
+        self.is_sharded = recipe.shard and self.processes > 1
+        if self.is_sharded and stage.between is not None:
+            raise ValueError(f'stage "{stage.name}" changes whole tensors between steps: leave out --shard')
+        self.network = sharded(stage.model, self.accelerator.device) if self.is_sharded else stage.model
+        groups = parameter_groups(
+            self.network, lr=recipe.lr, rho=stage.rho, lambda_wd=recipe.lambda_wd, decay_biases=recipe.decay_biases
+        )
+        optimizer = _optimizer(recipe, groups, is_fused=not self.is_sharded)
+        if self.is_sharded:
+            self.prepared, self.optimizer = self.network, self.accelerator.prepare(optimizer)
+        else:
+            self.prepared, self.optimizer = self.accelerator.prepare(stage.model, optimizer)
+        # torch's stubs: it returns a module for a module.
+        self.called: nn.Module = torch.compile(self.prepared) if recipe.compile else self.prepared  # type: ignore[assignment]
+        self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.steps = steps_of(source, recipe)
+        self.progress, self.own, self.saved = Progress(), dict[str, Tensor](), time.perf_counter()
 
-    def resume(self, journal: Journal) -> tuple[int, float, int]:
-        """Load the checkpoint, if there is one; return the epochs done, their seconds, and the bytes of their log."""
-        if not journal.checkpoint.exists():
-            return 0, 0.0, 0
-        facts = checkpoint.load(journal.checkpoint, self.prepared, self.optimizer.optimizer)
-        return facts["epoch"], facts["seconds"], facts["log_bytes"]
+    def resume(self) -> None:
+        """Load the checkpoint, if there is one, and remove the lines of the log that were written after it."""
+        if self.journal.checkpoint.exists():
+            facts, rows = checkpoint.load(self.journal.checkpoint, self.prepared, self.optimizer.optimizer)
+            self.progress = Progress(**facts)
+            is_same = all(len(each) == self.processes for each in rows.values())
+            # Copies: torch reads a generator's state from the beginning of its memory, whichever row it is (2.13).
+            self.own = {name: each[self.process].clone() for name, each in rows.items()} if is_same else {}
+            if self.accelerator.scaler is not None and self.progress.scaler:
+                self.accelerator.scaler.load_state_dict(self.progress.scaler)
+            if self.is_sharded:
+                gather_(self.network, self.stage.model)
+        if self.is_main:
+            self.journal.truncate(self.progress.log_bytes)
+        self.saved = time.perf_counter()
 
-    def save(self, journal: Journal, facts: dict[str, Any]) -> None:
+    def end_epoch(self) -> None:
         """Write the checkpoint of an epoch."""
-        checkpoint.save(journal.checkpoint, self.prepared, self.optimizer.optimizer, facts, write=self.is_main)
+        self.progress.end_epoch()
+        self.progress.log_bytes = self.journal.length
+        self._save()
+        self._end_if(in_any_process([self.termination.is_asked], self.accelerator.device)[0])
 
-    def epoch(self, epoch: int, observer: Observer) -> LogLine:
-        """Go through all images once and return the beginning of the epoch's log line."""
-        stage, recipe, total = self.stage, self.stage.recipe, self.stage.recipe.epochs * self.steps
-        loss = torch.zeros((), dtype=torch.float64)
-        terms: dict[str, Tensor | float] = {}
+    def _save(self, by_process: dict[str, Tensor] | None = None) -> None:
+        self.progress.seconds += time.perf_counter() - self.saved
+        if self.accelerator.scaler is not None:
+            self.progress.scaler = self.accelerator.scaler.state_dict()
+        facts = self.progress.to_json()
+        optimizer = self.optimizer.optimizer
+        checkpoint.save(
+            self.journal.checkpoint, self.prepared, optimizer, facts, by_process=by_process, write=self.is_main
+        )
+        self.saved = time.perf_counter()
+
+    def _save_within_epoch(self, generator: torch.Generator) -> None:
+        """Write a checkpoint if it is time, or if this or another process is asked to end, and end it then."""
+        is_due = time.perf_counter() - self.saved > _CHECKPOINT_SECONDS
+        is_asked, is_due = in_any_process([self.termination.is_asked, is_due], self.accelerator.device)
+        if is_asked or is_due:
+            own = _random_states(generator) | {"sums": self.progress.sums}
+            self._save({name: from_all_processes(value, self.accelerator) for name, value in own.items()})
+        self._end_if(is_asked)
+
+    def _end_if(self, is_asked: bool) -> None:
+        if is_asked:
+            raise KeyboardInterrupt(signal.SIGTERM)
+
+    def epoch(self, observer: Observer) -> LogLine:
+        """Go through all images once, or through those that are left, and return the beginning of the log line."""
+        stage, recipe, progress = self.stage, self.stage.recipe, self.progress
+        total, before = recipe.epochs * self.steps, progress.epoch * self.steps
         self.prepared.train()
+        generator = self._reseed(progress.epoch)
         steps = steps_in(
             self.source,
             recipe,
-            generator=self._reseed(epoch),
-            order=_generator(self.seed, stage.phase, epoch),
-            process=self.accelerator.process_index,
-            processes=self.accelerator.num_processes,
+            generator=generator,
+            order=_generator(self.seed, stage.phase, progress.epoch),
+            process=self.process,
+            processes=self.processes,
+            first=progress.step,
         )
-        done = first = epoch * self.steps
+        if progress.step:
+            self._restore(generator)
         for parts in steps:
-            self._set_rates(done / total)
-            loss += self._step(parts, terms)
-            done += 1
+            self._set_rates((before + progress.step) / total)
+            progress.loss += self._step(parts)
+            progress.step += 1
             if stage.between is not None:
-                stage.between(done, total)
+                stage.between(before + progress.step, total)
             if self.is_main:
-                observer.step(stage.name, done, total)
-        if done - first != self.steps:
+                observer.step(stage.name, before + progress.step, total)
+            if progress.step < self.steps:
+                self._save_within_epoch(generator)
+        if progress.step != self.steps:
             raise ValueError(
-                f"epoch {epoch + 1} brought {done - first} steps instead of {self.steps}: data has changed"
+                f"epoch {progress.epoch + 1} brought {progress.step} steps instead of {self.steps}: data has changed"
             )
-        _refuse_divergence(stage, loss, epoch)
+        share_buffers_(self.network)
+        if self.is_sharded:
+            gather_(self.network, stage.model)
+        means = [progress.loss, *(float(sum_) / self.steps for sum_ in progress.terms.values())]
+        loss, *terms = mean_over_processes(means, self.accelerator.device)
+        _refuse_divergence(stage, loss, progress.epoch)
         decay = {"decay": _decay(self.optimizer.param_groups)}
         return {
             "phase": stage.phase,
-            "epoch": epoch + 1,
+            "epoch": progress.epoch + 1,
             "epochs": recipe.epochs,
-            "step": (epoch + 1) * self.steps,
-            "loss": loss.item(),
-            "loss_terms": {name: float(sum_) / self.steps for name, sum_ in terms.items()} | decay,
+            "step": before + self.steps,
+            "loss": loss,
+            "loss_terms": dict(zip(progress.terms, terms, strict=True)) | decay,
             **({"target": dict(stage.target)} if stage.target else {}),
         }
 
-    def _step(self, parts: Iterator[Part], terms: dict[str, Tensor | float]) -> Tensor:
-        """Take one step; add each term of its loss to `terms`, and return its share of the epoch's mean loss."""
-        accelerator, recipe = self.accelerator, self.stage.recipe
+    def _step(self, parts: Iterator[Part]) -> float:
+        """Take one step; add up the terms of its loss, and return its share of the epoch's mean loss."""
+        accelerator, recipe, terms = self.accelerator, self.stage.recipe, self.progress.terms
         mean = torch.zeros((), dtype=torch.float64)
-        for share, batch in parts:
-            with accelerator.autocast():
-                loss = self.task(self.prepared, moved(batch, accelerator.device))
-            values = {"task": loss}
-            for name, term in self.stage.terms.items():
-                values[name] = term(self.stage.model)
-                loss = loss + values[name]
-            mean += loss.detach().cpu() * share / self.steps
-            for name, value in values.items():
-                terms[name] = terms.get(name, 0.0) + value.detach() * share
-            accelerator.backward(loss * share)
+        for number, (share, batch) in enumerate(parts, start=1):
+            is_last = self.processes == 1 or number == recipe.accumulate  # before it, gradients stay in their process
+            with nullcontext() if is_last else accelerator.no_sync(self.prepared):
+                with accelerator.autocast():
+                    loss = self.task(self.called, moved(batch, accelerator.device))
+                values = {"task": loss}
+                for name, term in self.stage.terms.items():
+                    values[name] = term(self.network)
+                    loss = loss + values[name]
+                mean += loss.detach().cpu() * share / self.steps
+                for name, value in values.items():
+                    terms[name] = terms.get(name, 0.0) + value.detach() * share
+                accelerator.backward(loss * share)
         if recipe.clip_norm is not None:
             accelerator.clip_grad_norm_(self._clipped(), recipe.clip_norm)
         self.optimizer.step()
-        after_step(self.stage.model)
+        after_step(self.network)
         self.optimizer.zero_grad()
-        return mean
+        return mean.item()
 
     def _clipped(self) -> list[Tensor]:
         """Return what `clip_norm` is for: not the thresholds, whose gradients are sums over whole layers."""
@@ -165,25 +240,38 @@ class _Training:
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
 
-    def _reseed(self, epoch: int) -> torch.Generator:
-        """Start the epoch's randomness: torch's global generator (dropout) and one of our own (augmentation)."""
-        place = (self.stage.phase, epoch, self.accelerator.process_index)
+    def _reseed(self, *place: object) -> torch.Generator:
+        """Start the randomness of an epoch: torch's global generator (dropout) and one of our own (augmentation)."""
+        place = (self.stage.phase, *place, self.process)
         torch.manual_seed(zlib.crc32(repr((self.seed, *place, "global")).encode()))
         return _generator(self.seed, *place, "source")
 
+    def _restore(self, generator: torch.Generator) -> None:
+        """Go on with what this process had in the middle of an epoch; another number of processes draws anew."""
+        if self.own:
+            _set_random_states(generator, self.own)
+            self.progress.sums = self.own["sums"]
+        else:
+            generator.set_state(self._reseed(self.progress.epoch, self.progress.step).get_state())
 
-def _accelerator(recipe: Recipe) -> Accelerator:
-    try:
-        from accelerate import Accelerator  # the train extra; heavy, so not before it is needed
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError("training needs accelerate: pip install 'secateur[train]'") from error
-    return Accelerator(mixed_precision=recipe.precision, cpu=not torch.cuda.is_available())
+
+def _random_states(generator: torch.Generator) -> dict[str, Tensor]:
+    states = {"global": torch.get_rng_state(), "source": generator.get_state()}
+    return states | ({"device": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
 
 
-def _optimizer(recipe: Recipe, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def _set_random_states(generator: torch.Generator, states: dict[str, Tensor]) -> None:
+    torch.set_rng_state(states["global"])
+    generator.set_state(states["source"])
+    if torch.cuda.is_available() and "device" in states:
+        torch.cuda.set_rng_state(states["device"])
+
+
+def _optimizer(recipe: Recipe, groups: list[dict[str, Any]], *, is_fused: bool) -> torch.optim.Optimizer:
+    """Return the optimizer of a recipe; torch's fused SGD does not take shards."""
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=0.9, fused=True)
-    return torch.optim.Adam(groups, fused=True)
+        return torch.optim.SGD(groups, momentum=0.9, fused=is_fused)
+    return torch.optim.Adam(groups, fused=is_fused)
 
 
 @contextmanager
@@ -228,10 +316,10 @@ def _generator(seed: int, *place: object) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(repr((seed, *place)).encode()))
 
 
-def _refuse_divergence(stage: Stage, loss: Tensor, epoch: int) -> None:
+def _refuse_divergence(stage: Stage, loss: float, epoch: int) -> None:
     where = f"in epoch {epoch + 1} of stage {stage.name}: lower the learning rate or rho"
-    if not torch.isfinite(loss):
-        raise FloatingPointError(f"the loss became {loss.item()} {where}")
+    if not math.isfinite(loss):
+        raise FloatingPointError(f"the loss became {loss} {where}")
     for name, parameter in stage.model.named_parameters():  # the last step may break what no loss has seen yet
         if not torch.isfinite(parameter).all():
             raise FloatingPointError(f'"{name}" became NaN or infinite {where}')

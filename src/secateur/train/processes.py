@@ -1,8 +1,17 @@
 """Which of several processes this is, where `torchrun` started more than one."""
 
 import os
+from datetime import timedelta
 
 import torch
+
+# The first process evaluates and writes files while the others wait. A process that has died is noticed by torchrun.
+_PATIENCE = timedelta(hours=2)
+
+
+def process_count() -> int:
+    """Return how many processes torchrun started, on all machines."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_main_process() -> bool:
@@ -12,11 +21,11 @@ def is_main_process() -> bool:
 
 def join_processes() -> None:
     """Connect the processes that torchrun started, if there are several, so that they can wait for each other."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if process_count() > 1:
         from accelerate import PartialState  # which the training loop needs anyway
 
         # Without `cpu` it takes processes that have no GPU for unrelated ones, and each would train alone.
-        PartialState(cpu=not torch.cuda.is_available())
+        PartialState(cpu=not torch.cuda.is_available(), timeout=_PATIENCE)
 
 
 def wait_for_all() -> None:

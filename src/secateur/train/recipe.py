@@ -25,6 +25,10 @@ class Recipe:
     clip_norm: Annotated[float | None, Doc("clip the gradient of the weights to this norm")] = None
     accumulate: Annotated[int, Doc("micro-batches per step")] = 1
     precision: Annotated[Literal["no", "bf16", "fp16"], Doc("mixed precision by autocast")] = "no"
+    compile: Annotated[bool, Doc("train through torch.compile, whose first steps take a minute")] = False
+    shard: Annotated[bool, Doc("shard the network over the processes of torchrun (FSDP2) instead of copying it")] = (
+        False
+    )
 
     def __post_init__(self) -> None:
         require_choices(

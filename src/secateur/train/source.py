@@ -73,23 +73,40 @@ def steps_in(
     generator: torch.Generator,
     process: int = 0,
     processes: int = 1,
+    first: int = 0,
 ) -> Iterator[Iterator[Part]]:
-    """Yield, for each step of an epoch, the parts of its samples that one of several processes takes.
+    """Return, for each step of an epoch from `first` on, the parts of its samples that one of several processes takes.
 
     Gradients are averaged over processes, so what the parts of a step count has a sum of 1 on average over them.
+    Batches that are put together elsewhere are drawn before, and dropped, if they come before `first`.
     """
     if isinstance(source, Batches):
-        yield from _groups(source, recipe.accumulate, order.initial_seed())
-        return
+        groups = _groups(source, recipe.accumulate, order.initial_seed())
+        for _ in range(first):
+            next(groups, None)
+        return groups
+    indices = torch.randperm(len(source), generator=order).split(recipe.batch_size)[first:]
+    return _shares(source, indices, recipe.accumulate, generator, order.initial_seed(), process, processes)
+
+
+def _shares(
+    source: Samples,
+    steps: Sequence[Tensor],
+    accumulate: int,
+    generator: torch.Generator,
+    seed: int,
+    process: int,
+    processes: int,
+) -> Iterator[Iterator[Part]]:
+    """Yield the share of one process in each step, read when its turn comes."""
 
     def parts(indices: Tensor) -> Iterator[tuple[float, Tensor]]:
-        for part in indices[process::processes].tensor_split(recipe.accumulate):
+        for part in indices[process::processes].tensor_split(accumulate):
             # A process without samples takes part with one that counts nothing.
             yield len(part) * processes / len(indices), part if len(part) else indices[:1]
 
-    steps = torch.randperm(len(source), generator=order).split(recipe.batch_size)
     if isinstance(source, ReadsAhead):
-        source.read_ahead([part for indices in steps for _, part in parts(indices)], order.initial_seed())
+        source.read_ahead([part for indices in steps for _, part in parts(indices)], seed)
     for indices in steps:
         yield ((count, source.batch(part, generator)) for count, part in parts(indices))
 

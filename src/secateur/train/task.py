@@ -155,7 +155,8 @@ def _distilled(output: Any, labels: Any, known: Any) -> Tensor:
 
 def _accepted(model: nn.Module, batch: Mapping[str, Any]) -> set[str]:
     """Return the names in a batch that are arguments of the network; a column too many is common."""
-    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    inner = getattr(model, "_orig_mod", model)  # of torch.compile
+    inner = inner.module if isinstance(inner, DistributedDataParallel) else inner
     parameters = inspect.signature(inner.forward).parameters
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     accepted = set(batch) if takes_any else set(batch) & set(parameters)

@@ -19,6 +19,7 @@ from secateur.experiments.studies.published import read_history, result_path
 from secateur.job import Job
 from secateur.methods import Method
 from secateur.results import PublishedRun, write
+from secateur.train.processes import is_main_process, join_processes, process_count, wait_for_all
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,11 @@ def publish_run(job: Job, places: Places) -> Path:
     """Carry out a job with one thread, evaluate it on the test set and publish it."""
     torch.set_num_threads(1)
     directory = run(job, places.runs, data_root=places.data_root, resume=True)
-    return write(result_path(places.results, job), to_publish(directory, places.data_root))
+    path = result_path(places.results, job)
+    if is_main_process():
+        write(path, to_publish(directory, places.data_root))
+    wait_for_all()
+    return path
 
 
 def to_publish(directory: RunDirectory, data_root: Path | None = None) -> PublishedRun:
@@ -68,9 +73,14 @@ def run_missing(
     work: Work = publish_run,
     path: Callable[[Path, Job], Path] = result_path,
 ) -> Iterator[Path]:
-    """Do the work for each job whose result is not published yet, and yield the path of each new result."""
+    """Do the work for each job whose result is not published yet, and yield the path of each new result.
+
+    Processes of torchrun do it together, one job after the other.
+    """
+    join_processes()
     missing = [job for job in wanted if not path(places.results, job).exists()]
-    if workers == 1:
+    wait_for_all()
+    if workers == 1 or process_count() > 1:
         for job in missing:
             yield work(job, places)
         return
