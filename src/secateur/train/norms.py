@@ -15,24 +15,32 @@ from torch.optim.swa_utils import update_bn
 def match_statistics(model: nn.Module, dense: nn.Module, batches: Sequence[Tensor]) -> None:
     """Move the statistics of batch norms by what pruning has changed, measured on any inputs like the network's own.
 
-        mean = mean₀ + (m − m_d)        variance = variance₀ · v / v_d
+        mean = mean₀ + (m − m_d)        variance = variance₀ · (v + ε) / (v_d + ε)
 
     with mean₀ and variance₀ those of the `dense` network, m and v the statistics of the pruned `model` on `batches`,
-    and m_d, v_d those of the dense network on the same ones. Only the differences between the two networks count, so
-    the batches need not come from the data that the network was trained on. With batches from there, mean₀ = m_d, and
-    the result is what `torch.optim.swa_utils.update_bn` finds. A network without batch norm stays as it is.
+    m_d and v_d those of the dense network on the same ones, and the ε of the norm. Only the differences between the two
+    networks count, so the batches need not come from the data that the network was trained on. With batches from there,
+    mean₀ = m_d, and the result is what `torch.optim.swa_utils.update_bn` finds. A network without batch norm stays as
+    it is.
     """
-    pairs = list(zip(_norms(model), _norms(dense), strict=True))
-    if not pairs:
+    own_norms, dense_norms = _norms(model), _norms(dense)
+    if len(own_norms) != len(dense_norms):
+        raise ValueError(
+            f"the networks have {len(own_norms)} and {len(dense_norms)} batch norms: give the one before pruning"
+        )
+    if not own_norms:
         return
+    if not batches:
+        raise ValueError("batches must hold at least one batch of inputs, got none")
     here = copy.deepcopy(dense)
     for network in (model, here):
         update_bn(batches, network)
-    for (own, reference), measured in zip(pairs, _norms(here), strict=True):
-        statistics, dense_ones, changed = own.state_dict(), reference.state_dict(), measured.state_dict()
-        statistics["running_mean"] += dense_ones["running_mean"] - changed["running_mean"]
-        statistics["running_var"] *= dense_ones["running_var"] / changed["running_var"]
-        statistics["num_batches_tracked"].copy_(dense_ones["num_batches_tracked"])
+    for own, reference, measured in zip(own_norms, dense_norms, _norms(here), strict=True):
+        found, before, changed = own.state_dict(), reference.state_dict(), measured.state_dict()
+        found["running_mean"] += before["running_mean"] - changed["running_mean"]
+        found["running_var"] += own.eps  # a channel may be constant on these batches
+        found["running_var"] *= before["running_var"] / (changed["running_var"] + own.eps)
+        found["num_batches_tracked"].copy_(before["num_batches_tracked"])
 
 
 def _norms(model: nn.Module) -> list[_BatchNorm]:
