@@ -21,7 +21,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +49,7 @@ HELD_OUT = 500  # photographs that settings are chosen by
 FEWEST_LEVELS, MOST_LEVELS = 3, 255  # of a grid, on either side of zero
 INFORMATION = 256  # photographs for the sensitivity of layers
 STATISTICS = 256  # photographs for the statistics of batch norms
+PART = 250  # test pictures that are evaluated before their ranks are kept
 SETTINGS = ("bytes", "size", "batch", "steps", "lr", "quantize_steps", "quantize_lr", "temperature", "batch_norm")
 
 
@@ -68,18 +69,29 @@ def find_photographs(folders: Sequence[Path], number: int, leave_out: Sequence[P
     return chosen
 
 
-def read_photographs(paths: Sequence[Path], cache: Path) -> Tensor:
-    """Return the pictures as uint8 (pictures, 3, 256, 256), mapped from a file that is written the first time."""
-    shape = (len(paths), 3, SIDE, SIDE)
-    if not cache.exists() or np.load(cache, mmap_mode="r").shape != shape:
-        partial = cache.with_suffix(".partial")
+def kept_array(path: Path, shape: tuple[int, ...], rows: Iterable[Tensor]) -> Tensor:
+    """Return uint8 images of a shape, mapped from a file that is written the first time."""
+    if not path.exists() or np.load(path, mmap_mode="r").shape != shape:
+        partial = path.with_suffix(".partial")
         array = np.lib.format.open_memmap(partial, "w+", np.uint8, shape)
-        for row, path in zip(array, paths, strict=True):
-            with path.open("rb") as file:
-                row[:] = read_picture(file, str(path), shape[1:], crop="centre").numpy()
+        for place, row in zip(array, rows, strict=True):
+            place[:] = row.numpy()
         array.flush()
-        partial.replace(cache)
-    return torch.from_numpy(np.load(cache, mmap_mode="c"))
+        partial.replace(path)
+    return torch.from_numpy(np.load(path, mmap_mode="c"))
+
+
+def photographs(paths: Sequence[Path]) -> Iterator[Tensor]:
+    """Yield the centres of pictures, 256 × 256."""
+    for path in paths:
+        with path.open("rb") as file:
+            yield read_picture(file, str(path), (3, SIDE, SIDE), crop="centre")
+
+
+def centres(tested: Sequence[tuple[Path, int]], preprocessing: Preprocessing) -> Iterator[Tensor]:
+    """Yield what a network sees of pictures, before levels are scaled."""
+    levels = replace(preprocessing, mean=(0.0,) * 3, std=(1 / 255,) * 3)
+    return (picture.round().byte() for x, _ in batches(list(tested), levels) for picture in x)
 
 
 def crops(images: Tensor, preprocessing: Preprocessing, size: int, batch: int, seed: int) -> Iterator[Tensor]:
@@ -254,28 +266,36 @@ class Study:
         leave_out = [path for path, _ in self.tested]
         paths = find_photographs(options.photographs, options.number + HELD_OUT, leave_out)
         options.work.mkdir(parents=True, exist_ok=True)
-        photographs = read_photographs(paths, options.work / "photographs.npy")
-        self.held_out, self.training = photographs[:HELD_OUT], photographs[HELD_OUT:]
-        self.held_out_answers = answers(self.teacher, self.centres(self.held_out), options.bf16)
+        images = kept_array(options.work / "photographs.npy", (len(paths), 3, SIDE, SIDE), photographs(paths))
+        self.held_out, self.training = images[:HELD_OUT], images[HELD_OUT:]
+        self.held_out_answers = self.answers(self.teacher, self.held_out)
 
-    def centres(self, images: Tensor) -> Iterator[Tensor]:
-        """Yield the centres of images, as the network is evaluated on pictures."""
-        return (self.preprocessing(part) for part in images.split(50))
+    def answers(self, model: nn.Module, images: Tensor) -> Tensor:
+        """Return the logits for the centres of images."""
+        scale = replace(self.preprocessing, short_side=images.shape[2])
+        return answers(model, map(scale, images.split(50)), self.options.bf16)
 
     def agreement(self, model: nn.Module) -> dict[str, float]:
         """Compare answers on photographs outside the training with the dense network's."""
-        found = answers(model, self.centres(self.held_out), self.options.bf16)
+        found = self.answers(model, self.held_out)
         same = (found.argmax(1) == self.held_out_answers.argmax(1)).double().mean()
         return {"divergence": float(divergence(found, self.held_out_answers)), "agreement": 100 * float(same)}
 
     def ranks(self, model: nn.Module, name: str) -> Tensor:
-        """Return how many classes the network prefers to the right one, of every test picture; kept in a file."""
-        path = self.options.work / f"{name}.ranks.npy"
-        if not path.exists():
-            labels = torch.tensor([label for _, label in self.tested])
-            found = answers(model, (x for x, _ in batches(self.tested, self.preprocessing)), self.options.bf16)
-            np.save(path, (found > found.gather(1, labels[:, None])).sum(1).numpy())
-        return torch.from_numpy(np.load(path))
+        """Return how many classes the network prefers to the right one, of every test picture.
+
+        They are kept in a file that grows while pictures are evaluated: an interrupted evaluation is continued.
+        """
+        path, size = self.options.work / f"{name}.ranks.npy", self.preprocessing.size
+        array = self.options.work / f"{self.options.network}-pictures.npy"
+        images = kept_array(array, (len(self.tested), 3, size, size), centres(self.tested, self.preprocessing))
+        ranks = torch.from_numpy(np.load(path)) if path.exists() else torch.zeros(0, dtype=torch.int64)
+        while len(ranks) < len(images):
+            part = slice(len(ranks), len(ranks) + PART)
+            found, labels = self.answers(model, images[part]), torch.tensor([label for _, label in self.tested[part]])
+            ranks = torch.cat([ranks, (found > found.gather(1, labels[:, None])).sum(1)])
+            np.save(path, ranks.numpy())
+        return ranks
 
     def scores(self, model: nn.Module, name: str) -> dict[str, object]:
         """Return top-1 and top-5 of a network on the test pictures, and what it gains on the dense network."""

@@ -3,6 +3,7 @@
 import copy
 import sys
 from argparse import Namespace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -20,14 +21,16 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 
 import pruned_without_data
 from pruned_without_data import (
+    centres,
     crops,
     distil,
     divergence,
     find_photographs,
+    kept_array,
     paired,
+    photographs,
     prune,
     quantise,
-    read_photographs,
     sensitivities,
     with_grids,
 )
@@ -155,8 +158,9 @@ def test_photographs_come_evenly_from_all_folders_without_those_of_the_test(tmp_
     assert found == find_photographs(folders, 7, [Path("test/a0.webp"), Path("test/b1.webp")])
     assert sorted(path.stem[0] for path in found) == ["a"] * 5 + ["b"] * 2
     assert not {"a0", "b1"} & {path.stem for path in found}
-    images = read_photographs(found, tmp_path / "photographs.npy")
-    assert images[:, 0, 0, 0].tolist() == [10 * int(path.stem[1]) for path in found]
+    for rows in (photographs(found), iter(())):  # the second time nothing is read
+        images = kept_array(tmp_path / "photographs.npy", (7, 3, 256, 256), rows)
+        assert images[:, 0, 0, 0].tolist() == [10 * int(path.stem[1]) for path in found]
     (tmp_path / "empty").mkdir()
     with pytest.raises(SystemExit, match="empty has no pictures"):
         find_photographs([tmp_path / "empty"], 7, [])
@@ -171,15 +175,33 @@ def test_the_difference_of_two_networks_on_the_same_pictures_is_narrower_than_ea
     assert paired(reference, reference) == (0.0, 0.0)
 
 
-def test_answers_on_test_pictures_are_kept_as_ranks(tmp_path, monkeypatch):
+def test_test_pictures_are_seen_as_the_network_sees_them(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, (50, 40, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    preprocessing = Preprocessing(mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4), size=32, short_side=48)
+    (seen,) = centres([(tmp_path / "noise.png", 0)], preprocessing)
+    expected = preprocessing(torch.from_numpy(noise).permute(2, 0, 1)[None])
+    assert torch.equal(replace(preprocessing, short_side=32)(seen[None]), expected)
+
+
+def test_an_interrupted_evaluation_is_continued(tmp_path, monkeypatch):
     study = pruned_without_data.Study.__new__(pruned_without_data.Study)
     study.options = Namespace(work=tmp_path, network="a", bf16=False)
-    study.teacher, study.tested, study.preprocessing = nn.Identity(), [(Path(), 2), (Path(), 0), (Path(), 1)], None
-    logits = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
-    monkeypatch.setattr(pruned_without_data, "answers", lambda model, *_: model(logits))
-    monkeypatch.setattr(pruned_without_data, "batches", lambda *_: [])
+    study.preprocessing = Preprocessing(mean=(0.0,) * 3, std=(1.0,) * 3, size=2, short_side=2)
+    study.tested = [(Path(), 2), (Path(), 0), (Path(), 1)]
+    np.save(tmp_path / "a-pictures.npy", np.zeros((3, 3, 2, 2), np.uint8))
+    evaluated = []
+
+    class Network(nn.Module):
+        def forward(self, x):
+            evaluated.append(len(x))
+            return torch.tensor([[3.0, 2.0, 1.0]]).expand(len(x), 3)
+
+    monkeypatch.setattr(pruned_without_data, "PART", 2)
+    study.teacher = Network()
     assert study.ranks(study.teacher, "a-dense").tolist() == [2, 0, 1]
-    assert np.load(tmp_path / "a-dense.ranks.npy").tolist() == [2, 0, 1]
-    found = study.scores(nn.Flatten(0, 0), "a-pruned")
+    np.save(tmp_path / "a-pruned.ranks.npy", [2, 0])
+    found = study.scores(study.teacher, "a-pruned")
+    assert evaluated == [2, 1, 1]
     assert (found["images"], found["top5"], found["top1_difference"]) == (3, 100.0, (0.0, 0.0))
     assert found["top1"] == pytest.approx(100 / 3)
