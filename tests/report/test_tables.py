@@ -20,7 +20,7 @@ from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.curve import curve_layers_table, curve_table
 from secateur.report.tables.files import file_table, headline_table
 from secateur.report.tables.paper import search_table, table1, table2
-from secateur.report.tables.pretrained import encoder_table, scores_table
+from secateur.report.tables.pretrained import encoder_table, pruned_table, scores_table
 from secateur.report.tables.readme import references
 from secateur.report.tables.speed import step_table
 from secateur.results import FileResult, HistoryPoint, StageResult, write
@@ -226,6 +226,31 @@ def test_scores_of_pretrained_networks_are_shown_next_to_the_published_ones(tmp_
     known, unknown = scores_table(tmp_path).rows
     assert known == ("a net", "256", "5,000", "70.0 ± 1.3", "90.0 ± 0.8", "74.9", "-4.9")
     assert unknown[-2:] == ("–", "–")
+
+
+def test_networks_pruned_without_their_data_are_shown_by_size_with_paired_differences(tmp_path):
+    assert pruned_table(tmp_path).rows == ()
+    row = {"network": "a net", "weights": 1000, "kept": 500, "bytes": 2400, "dense_bytes": 10_000, "images": 5000}
+    row |= {"top1": 68.0, "top1_dense": 69.0, "top5_dense": 89.0, "top1_interval": 1.29, "latency": {"speedup": 1.5}}
+    row |= {"top1_difference": [-1.0, 0.8], "top5_difference": [0.5, 0.6]}
+    row |= {"config": {"steps": 60, "quantize_steps": 40, "batch": 32}}
+    (tmp_path / "benchmarks").mkdir()
+    content = {"rows": [row, row | {"kept": 300}]}
+    (tmp_path / "benchmarks" / "pruned_without_data.json").write_text(json.dumps(content))
+    grid = pruned_table(tmp_path)
+    smaller, larger = grid.rows
+    assert smaller[0] == "a net, 70.0 %"
+    assert larger == (
+        "a net, 50.0 %",
+        "2,400 bytes",
+        "24.0 %",
+        "68.0 ± 1.3",
+        "-1.0 ± 0.8",
+        "+0.5 ± 0.6",
+        "1.50×",
+    )
+    assert "a net 100 steps of 32" in grid.note
+    assert "a net 69.0 / 89.0 %" in grid.note
 
 
 def test_budgets_are_shown_with_the_worst_optimizer(tmp_path):

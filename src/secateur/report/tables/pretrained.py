@@ -89,6 +89,43 @@ def scores_table(results: Path) -> Grid:
     return Grid(title, header, tuple(rows), note)
 
 
+def pruned_table(results: Path) -> Grid:
+    """Show networks pruned without their training data, as `benchmarks/pruned_without_data.py` measured them."""
+    title = "Pretrained networks pruned without their training data"
+    header = ("network, zeros", "file", "of float32", "top-1, %", "top-1, lost or won", "top-5, lost or won", "speed")
+    rows, dense = [], {}
+    found = read_benchmark(results, "pruned_without_data")["rows"]
+    for row in sorted(found, key=lambda row: (row["network"], row["kept"])):
+        name = row["network"]
+        dense[name] = f"{name} {row['top1_dense']:.1f} / {row['top5_dense']:.1f} %"
+        rows.append(
+            (
+                f"{name}, {100 - 100 * row['kept'] / row['weights']:.1f} %",
+                f"{row['bytes']:,} bytes",
+                f"{100 * row['bytes'] / row['dense_bytes']:.1f} %",
+                f"{row['top1']:.1f} ± {row['top1_interval']:.1f}",
+                *(f"{change:+.1f} ± {half:.1f}" for change, half in (row["top1_difference"], row["top5_difference"])),
+                f"{row['latency']['speedup']:.2f}×",
+            )
+        )
+    if not rows:
+        return Grid(title, header, ())
+    steps = ", ".join(
+        f"{row['network']} {row['config']['steps'] + row['config']['quantize_steps']} steps of {row['config']['batch']}"
+        for row in found
+    )
+    images = f"{found[0]['images']:,}"
+    note = (
+        "Each network learned from itself, as it was, on photographs of other data sets and without labels, while "
+        f"`Pruner` cut its weights and then while a layer had few values ({steps}; one seed, one thread). What is "
+        f"evaluated is the file, on the {images} pictures of the table above; dense on the same pictures, top-1 / "
+        f"top-5: {', '.join(dense.values())}. Differences are paired; 95 % intervals. Zeros are counted among all "
+        "weights. Speed: `compile_sparse` compared with the same network dense, one picture at a time. The rival of "
+        "squeezenet is Han's file of 675,763 bytes, which is the dense network here: 66.6 % of its weights are zero."
+    )
+    return Grid(title, header, tuple(rows), note)
+
+
 def _comparison(runs: _Runs) -> str:
     """Say by how much the budget is ahead if each method has its best learning rate, and at which rates it is not."""
     gains, behind = [], []

@@ -25,7 +25,7 @@ from secateur.report.tables.curve import curve_layers_table, curve_table
 from secateur.report.tables.files import decay_table, file_table, headline_table
 from secateur.report.tables.grid import Grid
 from secateur.report.tables.paper import gathering_table, search_table, sensitivity_table, table1, table2
-from secateur.report.tables.pretrained import encoder_table, scores_table
+from secateur.report.tables.pretrained import encoder_table, pruned_table, scores_table
 from secateur.report.tables.speed import LEVELS, network_speeds, speed_tables, step_table
 
 _BEGIN, _END = "<!-- results: begin (written by `make readme`) -->", "<!-- results: end -->"
@@ -54,6 +54,7 @@ def results_page(results: Path) -> str:
         met_table(results),
         encoder_table(results),
         scores_table(results),
+        pruned_table(results),
         coder_table(results),
         large_file_table(results),
         step_table(results),
