@@ -7,7 +7,6 @@ its end. A run that is killed at any moment and resumed ends bit for bit as if i
 from __future__ import annotations
 
 import ctypes
-import math
 import platform
 import time
 import zlib
@@ -74,7 +73,12 @@ class _Training:
         recipe = stage.recipe
         self.stage, self.source, self.task, self.seed = stage, source, task, seed
         groups = parameter_groups(
-            stage.model, lr=recipe.lr, rho=stage.rho, lambda_wd=recipe.lambda_wd, decay_biases=recipe.decay_biases
+            stage.model,
+            lr=recipe.lr,
+            rho=stage.rho,
+            lambda_wd=recipe.lambda_wd,
+            decay_biases=recipe.decay_biases,
+            bias_lr=recipe.bias_lr,
         )
         self.accelerator = _accelerator(recipe)
         self.prepared, self.optimizer = self.accelerator.prepare(stage.model, _optimizer(recipe, groups))
@@ -161,7 +165,7 @@ class _Training:
         return [weight for group in self.optimizer.param_groups if "rho" not in group for weight in group["params"]]
 
     def _set_rates(self, progress: float) -> None:
-        factor = rate_factor(self.stage.recipe.schedule, progress)
+        factor = self.stage.recipe.rate_factor(progress)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
 
@@ -217,11 +221,6 @@ def _decay(groups: list[dict[str, Any]]) -> float:
             whole = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
             total += group["weight_decay"] / 2 * whole.detach().square().sum().item()
     return total
-
-
-def rate_factor(schedule: str, progress: float) -> float:
-    """Return the share of the learning rate that is left after this share of the steps."""
-    return 0.5 * (1 + math.cos(math.pi * progress)) if schedule == "cosine" else 1.0
 
 
 def _generator(seed: int, *place: object) -> torch.Generator:
