@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from secateur import data
+from secateur import data, literature
 from secateur.budget import Budget
 from secateur.experiments import presets
 from secateur.experiments.presets import preset
@@ -190,6 +190,7 @@ def digits(monkeypatch):
     made = {"paper": tiny, "han2015": han, "quick": quick}
     monkeypatch.setattr(presets, "_PRESETS", {name: {NETWORK: each} for name, each in made.items()})
     monkeypatch.setattr(presets.preset, "__kwdefaults__", presets.preset.__kwdefaults__ | {"data": "digits"})
+    monkeypatch.setattr(literature, "paper_data", lambda network: "digits")
 
 
 def places(root: Path) -> Places:

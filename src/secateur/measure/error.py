@@ -24,12 +24,19 @@ def error_rate(model: nn.Module, inputs: Tensor, labels: Tensor, batch_size: int
     return error_of_batches(model, zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True))
 
 
+TOP = 5  # scores among which the label of an input may be, for networks of more than twice as many classes
+
+
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The class that a network gives to every input, −1 where a score is NaN, and the right one (inputs,)."""
+    """The class that a network gives to every input, −1 where a score is NaN, and the right one (inputs,).
+
+    With more than ten classes also whether the right one is among the five with the highest scores (inputs,).
+    """
 
     given: Tensor
     labels: Tensor
+    is_among_top: Tensor | None = None
 
     @property
     def is_wrong(self) -> Tensor:
@@ -41,17 +48,28 @@ class Answers:
         """The error rate in percent."""
         return 100 * int(torch.count_nonzero(self.is_wrong)) / len(self.labels)
 
+    @property
+    def top5_error(self) -> float | None:
+        """The percentage of labels that are not among the five highest scores; None with ten classes or fewer."""
+        if self.is_among_top is None:
+            return None
+        return 100 * int(torch.count_nonzero(~self.is_among_top)) / len(self.labels)
+
 
 def answers_of_batches(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Answers:
     """Return the answers of a network to batches of inputs and labels, which are read one at a time."""
-    given, seen = [], []
+    given, seen, among_top = [], [], []
     with evaluating(model):
         for inputs, labels in batches:
-            given.append(_answers(model(inputs), labels))
+            scores = model(inputs)
+            given.append(_answers(scores, labels))
             seen.append(labels)
+            if scores.shape[1] > 2 * TOP:
+                is_near = (scores.topk(TOP, dim=1).indices == labels.unsqueeze(1)).any(dim=1)
+                among_top.append(is_near & (given[-1] >= 0))
     if not sum(map(len, seen)):
         raise ValueError("batches must not be empty: the error rate of no answers is undefined")
-    return Answers(torch.cat(given), torch.cat(seen))
+    return Answers(torch.cat(given), torch.cat(seen), torch.cat(among_top) if among_top else None)
 
 
 def error_of_batches(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:

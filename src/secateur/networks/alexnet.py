@@ -62,7 +62,7 @@ class AlexNet(nn.Module):
 def _normalize(x: Tensor) -> Tensor:
     """Divide by (1 + 1e-4 · mean of the squares of 5 neighbouring channels) to the power ¾."""
     if isinstance(x, Tensor) and x.requires_grad and x.is_cpu and not torch.compiler.is_compiling():
-        normalized: Tensor = _TrainedNormalize.apply(x)
+        normalized: Tensor = _TrainedNormalize.apply(x)  # type: ignore[no-untyped-call]  # torch's stubs
         return normalized
     return F.local_response_norm(x, _NEIGHBOURS, alpha=_ALPHA, beta=0.75, k=1.0)
 
@@ -93,7 +93,8 @@ class _TrainedNormalize(torch.autograd.Function):
         scaled = grad * scale
         with torch.autocast("cpu", enabled=False):
             around = F.conv2d((scaled * x).div_(s), band)
-        return scaled.addcmul_(around, x.float(), value=-1.5).to(x.dtype)
+        by_x: Tensor = scaled.addcmul_(around, x.float(), value=-1.5).to(x.dtype)
+        return by_x
 
 
 ALEXNET = Network(

@@ -53,7 +53,7 @@ def parameter_groups(
             groups[rate, is_decayed, is_slowed] = group | ({"rho": rate} if is_slowed else {})
     for function, _ in functions(sibling):
         rates = (treatments.get(id(parameter), (1.0, True)) for parameter in function.parameters())
-        own = next((groups[(*treatment, True)] for treatment in rates if treatment[0] != 1), None)
+        own = next((groups[treatment[0], treatment[1], True] for treatment in rates if treatment[0] != 1), None)
         function.optimizer_groups = None if own is None else (groups[_WEIGHTS], own)
     return list(groups.values())
 

@@ -10,9 +10,14 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def number_of_processes() -> int:
+    """Return how many processes torchrun started: 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def join_processes() -> None:
     """Connect the processes that torchrun started, if there are several, so that they can wait for each other."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if number_of_processes() > 1:
         from accelerate import PartialState  # which the training loop needs anyway
 
         # Without `cpu` it takes processes that have no GPU for unrelated ones, and each would train alone.

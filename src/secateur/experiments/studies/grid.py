@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from secateur import literature
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.evaluate import evaluate
 from secateur.experiments.presets import preset
@@ -19,6 +20,7 @@ from secateur.experiments.studies.published import read_history, result_path
 from secateur.job import Job
 from secateur.methods import Method
 from secateur.results import PublishedRun, write
+from secateur.train.processes import is_main_process, join_processes, number_of_processes, wait_for_all
 
 
 @dataclass(frozen=True)
@@ -33,9 +35,15 @@ class Places:
 Work = Callable[[Job, Places], Path]
 
 
-def jobs(preset_name: str, network: str, seeds: Iterable[int], *, to_file: bool = False) -> list[Job]:
-    """Return the run of every seed and, unless the whole pipeline is run, the dense reference of every seed."""
-    wanted = [preset(preset_name, network, seed=seed, to_file=to_file) for seed in seeds]
+def jobs(
+    preset_name: str, network: str, seeds: Iterable[int], *, data: str | None = None, to_file: bool = False
+) -> list[Job]:
+    """Return the run of every seed and, unless the whole pipeline is run, the dense reference of every seed.
+
+    They are trained on the paper's data unless others are given.
+    """
+    data = data or literature.paper_data(network) or "mnist"
+    wanted = [preset(preset_name, network, data=data, seed=seed, to_file=to_file) for seed in seeds]
     return wanted if to_file else [*wanted, *(job.reference() for job in wanted)]
 
 
@@ -49,8 +57,11 @@ def jobs_of_method(method: Method, preset_name: str, network: str, seeds: Iterab
 def publish_run(job: Job, places: Places) -> Path:
     """Carry out a job with one thread, evaluate it on the test set and publish it."""
     torch.set_num_threads(1)
-    directory = run(job, places.runs, data_root=places.data_root, resume=True)
-    return write(result_path(places.results, job), to_publish(directory, places.data_root))
+    directory, path = run(job, places.runs, data_root=places.data_root, resume=True), result_path(places.results, job)
+    if is_main_process():
+        write(path, to_publish(directory, places.data_root))
+    wait_for_all()
+    return path
 
 
 def to_publish(directory: RunDirectory, data_root: Path | None = None) -> PublishedRun:
@@ -68,9 +79,14 @@ def run_missing(
     work: Work = publish_run,
     path: Callable[[Path, Job], Path] = result_path,
 ) -> Iterator[Path]:
-    """Do the work for each job whose result is not published yet, and yield the path of each new result."""
+    """Do the work for each job whose result is not published yet, and yield the path of each new result.
+
+    Processes that train together, under torchrun, do one job after the other.
+    """
+    join_processes()
     missing = [job for job in wanted if not path(places.results, job).exists()]
-    if workers == 1:
+    wait_for_all()  # before the first process writes: all of them must have seen the same files
+    if workers == 1 or number_of_processes() > 1:
         for job in missing:
             yield work(job, places)
         return
