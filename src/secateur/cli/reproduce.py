@@ -21,6 +21,7 @@ from secateur.experiments.studies.decay import run_decay_study
 from secateur.experiments.studies.epochs import search_epochs
 from secateur.experiments.studies.error_increase import error_increase_jobs, publish_error_increase
 from secateur.experiments.studies.error_increase_summary import error_increase_path
+from secateur.experiments.studies.feature_study import FeatureStudy, Part, run_feature_study
 from secateur.experiments.studies.figures import hard_views, run_gathering, smooth_views
 from secateur.experiments.studies.gathering import FIGURES, GatheringStudy, Views, figure_path, gathering
 from secateur.experiments.studies.grid import Places, jobs, jobs_of_method, run_missing
@@ -32,10 +33,11 @@ from secateur.methods import METHODS, first_methods
 from secateur.nearest import require_one_of
 from secateur.report.tables.budgets import error_increase_table, together_table
 from secateur.report.tables.comparison import comparison_table, stages_table
+from secateur.report.tables.features import feature_tables
 from secateur.report.tables.files import decay_table, file_table
 from secateur.report.tables.grid import Grid
 from secateur.report.tables.paper import search_table, sensitivity_table, table1, table2
-from secateur.report.terminal import say
+from secateur.report.terminal import Watcher, say
 from secateur.results import read, write
 
 
@@ -51,7 +53,8 @@ class Reproduce(Command):
         Doc(
             "table1, table2, files, sensitivity, decay, rival (Deep Compression), methods (--methods under one "
             "preset), together (pruning and quantisation learned together), error-increase (against a sweep), search "
-            "(how epochs were chosen), figure1, figure2 or figure3"
+            "(how epochs were chosen), alexnet-features (AlexNet on features of its pretrained convolutions), "
+            "figure1, figure2 or figure3"
         ),
     ]
     networks: Annotated[tuple[str, ...], tyro.conf.arg(aliases=["--network"]), Doc("which rows")] = (
@@ -70,6 +73,7 @@ class Reproduce(Command):
         optional("INT"),
         Doc("seeds 0 to this, exclusive; 0: show what is published. 0 if not given, 1 with --data"),
     ] = None
+    part: Annotated[Part, Doc("what of alexnet-features to run, whose parts take about an hour each")] = "all"
     workers: Annotated[int, Doc("runs at a time, one thread each; 1: in this process")] = 2
     results: Annotated[Path, Doc("where published results are kept")] = Path("results")
     pictures: Annotated[Path, Doc("where figures are drawn, as SVG and PNG")] = Path("docs/figures")
@@ -84,7 +88,7 @@ class Reproduce(Command):
             require_at_least(0, seeds=self.seeds)
             if self.data is not None:
                 data.require_known(self.data)
-                if self.what not in ("table1", "table2"):
+                if self.what not in ("table1", "table2", "alexnet-features"):
                     raise ValueError(f"--data is for table1 and table2: {self.what} is run on the paper's data")
             require_at_least(1, workers=self.workers)
             for network in self.networks:
@@ -173,6 +177,23 @@ def _run_rival(chosen: Reproduce) -> Iterator[Path]:
             yield from run_missing(own, chosen.places, workers=chosen.workers)
 
 
+def _run_features(chosen: Reproduce) -> Iterator[Path]:
+    if not chosen.seeds_to_run:
+        return
+    with Watcher(Console(stderr=chosen.json)) as watcher:
+        yield from run_feature_study(
+            _feature_study(chosen),
+            chosen.places,
+            part=chosen.part,
+            observer=watcher,
+            progress=lambda done, total: watcher.step("features", done, total),
+        )
+
+
+def _feature_study(chosen: Reproduce) -> FeatureStudy:
+    return FeatureStudy() if chosen.data is None else FeatureStudy(data=chosen.data)
+
+
 def _run_search(chosen: Reproduce) -> Iterator[Path]:
     return (search_epochs(network, chosen.places) for network in chosen.networks if chosen.seeds_to_run)
 
@@ -201,6 +222,7 @@ _STUDIES: dict[str, tuple[Callable[[Reproduce], Iterator[Path]], Callable[[Repro
     "methods": (_run_methods, lambda chosen: [comparison_table(chosen.results, chosen.networks)]),
     "together": (_run_together, lambda chosen: [together_table(chosen.results, chosen.networks)]),
     "error-increase": (_run_error_increase, lambda chosen: [error_increase_table(chosen.results, chosen.networks)]),
+    "alexnet-features": (_run_features, lambda chosen: feature_tables(chosen.results, _feature_study(chosen))),
     "search": (_run_search, lambda chosen: [search_table(chosen.results, chosen.networks)]),
 }
 

@@ -1,6 +1,6 @@
 """How often a classifier is wrong."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,18 +58,27 @@ class Answers:
 
 def answers_of_batches(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Answers:
     """Return the answers of a network to batches of inputs and labels, which are read one at a time."""
-    given, seen, among_top = [], [], []
     with evaluating(model):
-        for inputs, labels in batches:
-            scores = model(inputs)
-            given.append(_answers(scores, labels))
-            seen.append(labels)
-            if scores.shape[1] > 2 * TOP:
-                is_near = (scores.topk(TOP, dim=1).indices == labels.unsqueeze(1)).any(dim=1)
-                among_top.append(is_near & (given[-1] >= 0))
-    if not sum(map(len, seen)):
+        found = [answers_in(model(inputs), labels) for inputs, labels in batches]
+    if not sum(len(each.labels) for each in found):
         raise ValueError("batches must not be empty: the error rate of no answers is undefined")
-    return Answers(torch.cat(given), torch.cat(seen), torch.cat(among_top) if among_top else None)
+    return together(found)
+
+
+def answers_in(scores: Tensor, labels: Tensor) -> Answers:
+    """Return the answers that rows of scores give."""
+    given = _answers(scores, labels)
+    if scores.shape[1] <= 2 * TOP:
+        return Answers(given, labels)
+    is_among_top = (scores.topk(TOP, dim=1).indices == labels.unsqueeze(1)).any(dim=1)
+    return Answers(given, labels, is_among_top & (given >= 0))
+
+
+def together(parts: Sequence[Answers]) -> Answers:
+    """Return the answers of batches as one."""
+    near = [part.is_among_top for part in parts if part.is_among_top is not None]
+    given, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("given", "labels"))
+    return Answers(given, labels, torch.cat(near) if near else None)
 
 
 def error_of_batches(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
