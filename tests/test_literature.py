@@ -9,7 +9,7 @@ import pytest
 from secateur import literature
 from secateur.literature import ERRATA, LAYERS, QUOTED, RESULTS, han_as_quoted, paper_layers, published, the_paper
 
-METRICS = ("error", "change", "kept", "bytes", "ratio")
+METRICS = ("error", "change", "change_top5", "kept", "bytes", "ratio")
 WEIGHTS = {
     "lenet-300-100": {"fc1.weight": 235_200, "fc2.weight": 30_000, "fc3.weight": 1_000},
     "lenet-5": {"conv1.weight": 500, "conv2.weight": 25_000, "fc3.weight": 400_000, "fc4.weight": 5_000},

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from typing_extensions import Doc
 
 from secateur.data.crops import CROPS, CropKind
+from secateur.data.scaling import SCALINGS, ScalingKind
 from secateur.data.streams import UNREADABLE
 from secateur.encode.codecs import CODECS
 from secateur.methods import Dense, Manessi2018, Method, method_from_json, method_to_json
@@ -25,7 +26,9 @@ FROM_WEIGHTS = ", from weights "  # between the size of given data and a checksu
 class InputConfig:
     """How images become inputs of the network while it trains."""
 
-    scaling: Annotated[Literal["unit", "standard"], Doc("pixels in 0…1, or of mean 0 and deviation 1")] = "unit"
+    scaling: Annotated[
+        ScalingKind, Doc("pixels in 0…1, of mean 0 and deviation 1, or 0…255 less the mean of each channel")
+    ] = "unit"
     augment: Annotated[float, Doc("share of training images replaced by a distorted copy")] = 0.0
     input_dropout: Annotated[float, Doc("share of input pixels set to zero in training")] = 0.0
     input_shape: Annotated[
@@ -44,7 +47,7 @@ class InputConfig:
     def __post_init__(self) -> None:
         if self.input_shape is not None:
             require_whole(least=1, **dict(zip(("channels", "height", "width"), self.input_shape, strict=True)))
-        require_choices(self, scaling=("unit", "standard"), crop=CROPS)
+        require_choices(self, scaling=SCALINGS, crop=CROPS)
         for name in ("input_dropout", "augment", "most_unreadable"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")

@@ -83,6 +83,7 @@ class RunResult:
     training_images: int = 0
     validation_images: int = 0
     measure: str = ERROR  # what `errors` are
+    top5_errors: Mapping[str, float] = field(default_factory=dict)  # the same; empty with ten classes or fewer
     threads: int = 1
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -117,6 +118,7 @@ class EvaluationResult:
 
     errors: Mapping[str, float]
     images: int
+    top5_errors: Mapping[str, float] = field(default_factory=dict)  # empty with ten classes or fewer
 
     def __post_init__(self) -> None:
         if not self.errors:
@@ -231,6 +233,10 @@ class PublishedRun:
         if self.test is None:
             return math.nan
         return self.test.error if form is None else self.test.errors.get(form, math.nan)
+
+    def test_top5_error(self) -> float:
+        """Return the top-5 error of the finished network on test images; NaN where it is not published."""
+        return math.nan if self.test is None or not self.test.top5_errors else last(self.test.top5_errors)
 
 
 def figure(value: float, measure: str = ERROR) -> str:

@@ -116,11 +116,14 @@ def _with_a_published_reference(monkeypatch):
         ("bench lenet-5 --threads 99999999999", "threads must be ≤ 4,096, got 99999999999"),
         ("compress lenet-5 --conv-levels 0", "conv_levels must lie in 1 … 65535, got 0"),
         (
-            "reproduce table1 --networks alexnet",
-            'there is no network with published rows "alexnet": did you mean "lenet-5"?',
+            "reproduce table1 --networks resnet-20",
+            'there is no network with published rows "resnet-20":',
         ),
         ("summary lenet-6", 'there is no network "lenet-6": did you mean "lenet-5"?'),
         ("reproduce table3", 'there is no table or figure "table3": did you mean "table2"?'),
+        ("reproduce rival --networks alexnet", "rival is run on MNIST, which alexnet does not take"),
+        ("reproduce rival --data digits", "--data is for table1 and table2: rival is run on the paper's data"),
+        ("reproduce table1 --data imagenett", 'there is no data set "imagenett": did you mean "imagenette"?'),
         ("reproduce table1 --networks lenet5", 'there is no network "lenet5": did you mean "lenet-5"?'),
         ("reproduce table1 --preset qick", 'there is no preset "qick": did you mean "quick"?'),
         ("reproduce table1 --seeds -1", "seeds must be ≥ 0, got -1"),
@@ -469,15 +472,14 @@ def test_the_json_of_a_summary_has_the_totals(command):
 def test_reproduce_runs_prints_and_does_not_repeat_itself(command, monkeypatch):
     tiny = presets.Preset(method=Manessi2018(rho=0.2), recipe=Recipe(epochs=1), few_values=FewValues(quantize_epochs=1))
     monkeypatch.setitem(presets._PRESETS, "paper", {"lenet-300-100": tiny})
-    monkeypatch.setattr(presets.preset, "__kwdefaults__", presets.preset.__kwdefaults__ | {"data": "digits"})
-    words = ("reproduce", "table1", "--networks", "lenet-300-100", "--seeds", "1", "--workers", "1")
+    words = ("reproduce", "table1", "--network", "lenet-300-100", "--data", "digits", "--workers", "1")
     code, printed, _ = command(*words)
     assert code == 0
-    assert printed.count("wrote results/lenet-300-100/paper/") == 2
+    assert printed.count("wrote results/lenet-300-100-digits/paper/") == 2
     code, printed, complained = command(*words, "--json")
     [table] = json.loads(printed)
     assert (code, complained) == (0, "")
-    assert [row[0] for row in table["rows"]][-1] == "lenet-300-100, secateur paper"
+    assert [row[0] for row in table["rows"]] == ["lenet-300-100, secateur paper"]  # nothing is printed for digits
 
 
 @pytest.mark.parametrize(

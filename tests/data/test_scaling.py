@@ -34,6 +34,12 @@ def test_standard_scaling_gives_mean_0_and_variance_1(levels):
     torch.testing.assert_close(inputs.std(correction=0), torch.tensor(1.0), atol=1e-3, rtol=0)
 
 
+def test_levels_are_pixels_less_the_mean_of_their_channel():
+    images = of(torch.tensor([[[[10]], [[0]]], [[[30]], [[255]]]], dtype=torch.uint8))
+    inputs = Scaling.fit(images, "levels")(images.images)
+    torch.testing.assert_close(inputs.flatten(1), torch.tensor([[-10.0, -127.5], [10.0, 127.5]]))
+
+
 @given(seed=st.integers(0, 99), channels=st.integers(1, 4))
 def test_every_channel_has_its_own_standard_scaling(seed, channels):
     generator = torch.Generator().manual_seed(seed)
@@ -94,7 +100,7 @@ def test_images_of_one_level_have_no_standard_scaling(images):
 
 
 def test_an_unknown_kind_is_refused():
-    with pytest.raises(ValueError, match="kind must be 'unit' or 'standard', got 'imagenet'"):
+    with pytest.raises(ValueError, match="kind must be one of 'unit', 'standard', 'levels', got 'imagenet'"):
         Scaling.fit(grey([1, 2]), "imagenet")
 
 

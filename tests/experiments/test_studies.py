@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from secateur import data
+from secateur import data, literature
 from secateur.budget import Budget
 from secateur.experiments import presets
 from secateur.experiments.presets import preset
@@ -192,6 +192,7 @@ def digits(monkeypatch):
     made = {"paper": tiny, "han2015": han, "quick": quick, "best": quick}
     monkeypatch.setattr(presets, "_PRESETS", {name: {NETWORK: each} for name, each in made.items()})
     monkeypatch.setattr(presets.preset, "__kwdefaults__", presets.preset.__kwdefaults__ | {"data": "digits"})
+    monkeypatch.setattr(literature, "paper_data", lambda network: "digits")
 
 
 def places(root: Path) -> Places:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from secateur.measure import error_of_batches, error_rate
+from secateur.measure import answers_of_batches, error_of_batches, error_rate
 
 ANSWERS = torch.tensor([[9.0, 0, 0], [0, 9, 0], [0, 0, 9], [0, 9, 0]])  # top answers 0, 1, 2, 1
 
@@ -83,6 +83,14 @@ def test_modes_are_put_back_after_a_failing_forward():
         error_rate(model, ANSWERS, torch.tensor([0, 1, 2, 1]))
     assert model.training
     assert model[0].training
+
+
+def test_the_top_5_error_is_counted_with_more_than_ten_classes_only():
+    scores = torch.arange(11.0).repeat(4, 1)
+    scores[3, 0] = torch.nan
+    found = answers_of_batches(nn.Identity(), [(scores, torch.tensor([10, 6, 5, 10]))])
+    assert (found.error, found.top5_error) == (75.0, 50.0)
+    assert answers_of_batches(nn.Identity(), [(scores[:, :10], torch.zeros(4))]).top5_error is None
 
 
 def test_an_empty_set_has_no_error_rate():

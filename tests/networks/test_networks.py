@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from secateur.networks import LeNet5, LeNet300100, build
+from secateur.networks.alexnet import _normalize
 from secateur.networks.efficientnet_lite import InvertedResidual, SamePadding
 from secateur.networks.resnet import Bottleneck
 
@@ -92,6 +93,25 @@ def test_alexnet_normalises_after_its_first_two_rectifiers_and_drops_nothing_in_
     layers += [model.conv5, relu, pool, nn.Flatten(), model.fc6, relu, model.fc7, relu, model.fc8]
     with torch.no_grad():
         torch.testing.assert_close(model(x), nn.Sequential(*layers)(x))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_alexnet_is_normalised_in_training_as_torch_does_it(memory_format):
+    x = (20 * torch.randn(2, 12, 5, 5)).relu().to(memory_format=memory_format)
+    grad, found = torch.randn(x.shape), []
+    for normalize in (_normalize, nn.LocalResponseNorm(5)):
+        given = x.clone().requires_grad_()
+        normalize(given).backward(grad)
+        found.append((normalize(given).detach(), given.grad))
+    torch.testing.assert_close(*found)
+
+
+def test_alexnet_is_normalised_in_float32_under_autocast():
+    x = (100 * torch.rand(1, 8, 4, 4)).bfloat16().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = _normalize(x)
+    assert found.dtype is torch.bfloat16
+    torch.testing.assert_close(found, nn.LocalResponseNorm(5)(x.float()).bfloat16())
 
 
 def test_vgg_16_has_the_names_of_torchvision():

@@ -62,8 +62,26 @@ def test_other_numbers_of_dense_seeds_are_shown(tmp_path):
 
 
 def test_a_network_that_the_paper_does_not_have_has_no_printed_rows(tmp_path):
-    assert table1(tmp_path, ("paper",), ("alexnet",)).rows == ()
+    assert table1(tmp_path, ("paper",), ("resnet-20",)).rows == ()
     assert [row[2] for row in table2(tmp_path, "paper", (NETWORK,)).rows] == ["94.7", "83.8", "11.9", "94.7"]
+
+
+def test_alexnet_is_printed_with_its_top_5_errors(tmp_path):
+    grid = table1(tmp_path, ("paper",), ("alexnet",))
+    assert grid.header[4:8] == ("difference, points", "top-5 error %", "top-5 difference, points", "weights kept")
+    assert [row[4:9] for row in grid.rows] == [
+        ("0.0", "–", "0.0", "7,000K", "9×"),
+        ("+1.1", "–", "+1.0", "5,000K", "12×"),
+    ]
+    assert [row[1:3] for row in table2(tmp_path, "paper", ("alexnet",)).rows[5:7]] == [
+        ("37,748,736", "96.8"),
+        ("16,777,216", "91.5"),
+    ]
+
+
+def test_on_other_data_than_the_papers_nothing_is_printed(tmp_path):
+    assert table1(tmp_path, ("paper",), ("alexnet",), data="imagenette").rows == ()
+    assert {row[2] for row in table2(tmp_path, "paper", ("alexnet",), data="imagenette").rows} == {"–"}
 
 
 def test_table_2_says_whether_the_largest_layers_are_pruned_most(tmp_path):

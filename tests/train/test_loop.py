@@ -9,6 +9,8 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from ranks import CHILDREN
 from torch.testing import assert_close
 from torch.utils.data import DataLoader, TensorDataset
@@ -22,7 +24,7 @@ from secateur.job import InputConfig, Job
 from secateur.methods import Dense, Manessi2018
 from secateur.train import checkpoint, loop
 from secateur.train.journal import Journal, read_log
-from secateur.train.loop import fit, rate_factor
+from secateur.train.loop import fit
 from secateur.train.objective import penalty
 from secateur.train.observers import Silent
 from secateur.train.recipe import Recipe
@@ -232,8 +234,30 @@ def test_no_epochs_change_nothing(tmp_path):
 
 @pytest.mark.parametrize(("done", "left"), [(0, 1), (1 / 3, 0.75), (0.5, 0.5), (1, 0)])
 def test_a_cosine_schedule_goes_from_all_to_nothing(done, left):
-    assert rate_factor("cosine", done) == pytest.approx(left)
-    assert rate_factor("constant", done) == 1
+    assert Recipe(schedule="cosine").rate_factor(done) == pytest.approx(left)
+    assert Recipe().rate_factor(done) == 1
+
+
+@given(epochs=st.integers(1, 100), every=st.integers(1, 30), steps=st.integers(1, 50), place=st.floats(0, 1))
+def test_a_step_schedule_is_constant_between_its_steps(epochs, every, steps, place):
+    recipe = Recipe(epochs=epochs, schedule="step", step_epochs=every, step_factor=0.5)
+    done = min(int(place * epochs * steps), epochs * steps - 1)
+    assert recipe.rate_factor(done / (epochs * steps)) == 0.5 ** (done // steps // every)
+
+
+def test_biases_learn_at_their_own_rate_without_decay(tmp_path):
+    settings = {"epochs": 1, "batch_size": 256, "optimizer": "sgd", "lr": 0.1, "lambda_wd": 0.0, "rho": 0.0}
+    torch.manual_seed(0)
+    start = secateur.build_sibling(mlp()).state_dict()
+    steps = [
+        {
+            name: value - start[name]
+            for name, value in train(tmp_path / str(rate), **settings, bias_lr=rate).state_dict().items()
+        }
+        for rate in (1.0, 2.0)
+    ]
+    for name, step in steps[0].items():
+        torch.testing.assert_close(steps[1][name], step * (2 if name.endswith("bias") else 1))
 
 
 @pytest.mark.parametrize("lr", [1e20, 1e38])
@@ -259,6 +283,9 @@ def test_weights_broken_by_the_very_last_step_are_noticed(tmp_path):
         ("clip_norm", math.nan),
         ("optimizer", "'rmsprop'"),
         ("schedule", "'cosin'"),
+        ("step_epochs", 0),
+        ("step_factor", -0.1),
+        ("bias_lr", -2),
     ],
 )
 def test_settings_outside_their_range_are_refused_by_name(setting, value):

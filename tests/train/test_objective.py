@@ -245,3 +245,31 @@ def test_an_impossible_lambda_t_and_a_model_without_thresholds_are_refused():
             penalty(build_sibling(mlp()), value)
     with pytest.raises(ValueError, match="no thresholds to penalise"):
         penalty(Tied())
+
+
+def test_the_rate_of_biases_is_no_rho_even_if_it_is_the_same_number():
+    sibling = build_sibling(mlp())
+    groups = parameter_groups(sibling, lr=0.1, rho=2.0, lambda_wd=1.0, bias_lr=2.0)
+    assert [(group["lr"], group["weight_decay"], group.get("rho")) for group in groups] == [
+        (0.1, 2.0, None),
+        (0.2, 0.0, None),
+        (0.2, 0.0, 2.0),
+    ]
+    names = {id(parameter): name for name, parameter in sibling.named_parameters()}
+    assert all(names[id(parameter)].endswith("bias") for parameter in groups[1]["params"])
+    assert all(function.optimizer_groups == (groups[0], groups[2]) for function in learned_thresholds(sibling).values())
+
+
+@pytest.mark.parametrize("alpha", [1.0, 100.0])
+def test_a_threshold_at_zero_is_moved_by_the_penalty_as_the_closed_form_says(alpha):
+    """∂(λ_t·Σ|θ|)/∂t = −λ_t·Σ(1 − tanh(α|w|/2)) at t = 0: there p = 0 starts, and it is never zero."""
+    sibling = build_sibling(mlp(), SiblingConfig(alpha=alpha, init_quantile=0.0))
+    optimizer = torch.optim.SGD(parameter_groups(sibling, lr=0.1, rho=1e-3))
+    sibling(torch.ones(3, 12))
+    penalty(sibling, 0.2).backward()
+    optimizer.step()
+    for name, function in learned_thresholds(sibling).items():
+        weight = sibling.get_submodule(name.removesuffix(".weight")).parametrizations.weight.original
+        speed = 0.2 * (1 - torch.tanh(alpha * weight.detach().abs() / 2)).sum()
+        assert function.threshold.grad.item() == pytest.approx(-speed.item(), rel=1e-5)
+        assert function.threshold.item() == pytest.approx(0.1 * 1e-3 * speed.item(), rel=1e-5)

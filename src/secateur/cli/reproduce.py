@@ -13,7 +13,7 @@ import tyro
 from rich.console import Console
 from typing_extensions import Doc, override
 
-from secateur import networks
+from secateur import data, networks
 from secateur.cli.complaints import require_at_least, usage
 from secateur.cli.flags import Command, DataRoot, Json, KeptIn, named, optional
 from secateur.experiments.presets import preset, preset_names
@@ -23,22 +23,24 @@ from secateur.experiments.studies.decay import run_decay_study
 from secateur.experiments.studies.epochs import search_epochs
 from secateur.experiments.studies.error_increase import error_increase_jobs, publish_error_increase
 from secateur.experiments.studies.error_increase_summary import error_increase_path
+from secateur.experiments.studies.feature_study import FeatureStudy, Part, run_feature_study
 from secateur.experiments.studies.figures import hard_views, run_gathering, smooth_views
 from secateur.experiments.studies.gathering import FIGURES, GatheringStudy, Views, figure_path, gathering
 from secateur.experiments.studies.grid import Places, jobs, jobs_of_method, run_missing
 from secateur.experiments.studies.rival import search_quality
 from secateur.experiments.studies.sensitivity import publish_sensitivity, sensitivity_jobs, sensitivity_path
 from secateur.experiments.studies.together import publish_together, together_jobs, together_path
-from secateur.literature import networks_with_layers
+from secateur.literature import networks_with_layers, paper_data
 from secateur.methods import METHODS, first_methods
 from secateur.nearest import require_one_of
 from secateur.report.tables.budgets import error_increase_table, together_table
 from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.curve import curve_layers_table, curve_table
+from secateur.report.tables.features import feature_tables
 from secateur.report.tables.files import decay_table, file_table
 from secateur.report.tables.grid import Grid
 from secateur.report.tables.paper import search_table, sensitivity_table, table1, table2
-from secateur.report.terminal import say
+from secateur.report.terminal import Watcher, say
 from secateur.results import read, write
 from secateur.train.processes import is_main_process
 
@@ -56,15 +58,27 @@ class Reproduce(Command):
             "table1, table2, files, sensitivity, decay, rival (Deep Compression), methods (--methods under one "
             "preset), together (pruning and quantisation learned together), error-increase (against a sweep), curve "
             "(networks for CIFAR-10 at several ratios), search "
-            "(how epochs were chosen), figure1, figure2 or figure3"
+            "(how epochs were chosen), alexnet-features (AlexNet on features of its pretrained convolutions), "
+            "figure1, figure2 or figure3"
         ),
     ]
-    networks: Annotated[tuple[str, ...], Doc("which rows")] = ("lenet-300-100", "lenet-5")
+    networks: Annotated[tuple[str, ...], tyro.conf.arg(aliases=["--network"]), Doc("which rows")] = (
+        "lenet-300-100",
+        "lenet-5",
+    )
+    data: Annotated[
+        str | None, optional("STR"), Doc("the data set of table1 and table2, instead of the one that the paper has")
+    ] = None
     preset: Annotated[str, Doc("the settings to run")] = "paper"
     methods: Annotated[
         tuple[str, ...], optional("STR ..."), Doc("the methods to run, for as many epochs in all as the preset")
     ] = ()
-    seeds: Annotated[int, Doc("seeds 0 to this, exclusive; 0: show what is published")] = 0
+    seeds: Annotated[
+        int | None,
+        optional("INT"),
+        Doc("seeds 0 to this, exclusive; 0: show what is published. 0 if not given, 1 with --data"),
+    ] = None
+    part: Annotated[Part, Doc("what of alexnet-features to run, whose parts take about an hour each")] = "all"
     workers: Annotated[int, Doc("runs at a time, one thread each; 1: in this process")] = 2
     results: Annotated[Path, Doc("where published results are kept")] = Path("results")
     pictures: Annotated[Path, Doc("where figures are drawn, as SVG and PNG")] = Path("docs/figures")
@@ -77,6 +91,10 @@ class Reproduce(Command):
         with usage():
             require_one_of("table or figure", self.what, (*_STUDIES, *FIGURES))
             require_at_least(0, seeds=self.seeds)
+            if self.data is not None:
+                data.require_known(self.data)
+                if self.what not in ("table1", "table2", "alexnet-features"):
+                    raise ValueError(f"--data is for table1 and table2: {self.what} is run on the paper's data")
             require_at_least(1, workers=self.workers)
             for network in self.networks:
                 networks.NETWORKS.find(network)
@@ -84,6 +102,10 @@ class Reproduce(Command):
                     require_one_of("network with a curve", network, RATIOS)
                 elif self.what != "methods":
                     require_one_of("network with published rows", network, networks_with_layers())
+                if self.what not in ("table1", "table2") and paper_data(network) not in (None, "mnist"):
+                    raise ValueError(
+                        f"{self.what} is run on MNIST, which {network} does not take: see table1 and table2"
+                    )
                 preset(self.preset, network)
             for method in self.methods:
                 require_one_of("method", method, first_methods())
@@ -103,6 +125,11 @@ class Reproduce(Command):
         return 0
 
     @property
+    def seeds_to_run(self) -> range:
+        """The seeds to run."""
+        return range(int(self.data is not None) if self.seeds is None else self.seeds)
+
+    @property
     def places(self) -> Places:
         """Where results, runs and data sets are kept."""
         return Places(self.results, self.runs, self.data_root)
@@ -110,20 +137,20 @@ class Reproduce(Command):
 
 def _run_preset(chosen: Reproduce, *, to_file: bool = False) -> Iterator[Path]:
     for network in chosen.networks:
-        wanted = jobs(chosen.preset, network, range(chosen.seeds), to_file=to_file)
+        wanted = jobs(chosen.preset, network, chosen.seeds_to_run, data=chosen.data, to_file=to_file)
         yield from run_missing(wanted, chosen.places, workers=chosen.workers)
 
 
 def _run_methods(chosen: Reproduce) -> Iterator[Path]:
     for network in chosen.networks:
         for name in chosen.methods:
-            wanted = jobs_of_method(METHODS[name](), chosen.preset, network, range(chosen.seeds))
+            wanted = jobs_of_method(METHODS[name](), chosen.preset, network, chosen.seeds_to_run)
             yield from run_missing(wanted, chosen.places, workers=chosen.workers)
 
 
 def _run_sensitivity(chosen: Reproduce) -> Iterator[Path]:
     for network in chosen.networks:
-        wanted = sensitivity_jobs(network, range(chosen.seeds))
+        wanted = sensitivity_jobs(network, chosen.seeds_to_run)
         yield from run_missing(
             wanted, chosen.places, workers=chosen.workers, work=publish_sensitivity, path=sensitivity_path
         )
@@ -131,13 +158,13 @@ def _run_sensitivity(chosen: Reproduce) -> Iterator[Path]:
 
 def _run_together(chosen: Reproduce) -> Iterator[Path]:
     for network in chosen.networks:
-        wanted = together_jobs(network, range(chosen.seeds))
+        wanted = together_jobs(network, chosen.seeds_to_run)
         yield from run_missing(wanted, chosen.places, workers=chosen.workers, work=publish_together, path=together_path)
 
 
 def _run_error_increase(chosen: Reproduce) -> Iterator[Path]:
     for network in chosen.networks:
-        wanted = error_increase_jobs(network, range(chosen.seeds))
+        wanted = error_increase_jobs(network, chosen.seeds_to_run)
         yield from run_missing(
             wanted, chosen.places, workers=chosen.workers, work=publish_error_increase, path=error_increase_path
         )
@@ -145,7 +172,7 @@ def _run_error_increase(chosen: Reproduce) -> Iterator[Path]:
 
 def _run_curve(chosen: Reproduce) -> Iterator[Path]:
     for network in chosen.networks:
-        wanted = curve_jobs(network, range(chosen.seeds))
+        wanted = curve_jobs(network, chosen.seeds_to_run)
         # The dense network of a seed is trained once: those that continue from it wait for it.
         for is_dense in (True, False):
             part = [job for job in wanted if job.is_dense == is_dense]
@@ -154,22 +181,39 @@ def _run_curve(chosen: Reproduce) -> Iterator[Path]:
 
 def _run_decay(chosen: Reproduce) -> Iterator[Path]:
     for network in chosen.networks:
-        yield from run_decay_study(network, range(chosen.seeds), chosen.places)
+        yield from run_decay_study(network, chosen.seeds_to_run, chosen.places)
 
 
 def _run_rival(chosen: Reproduce) -> Iterator[Path]:
-    if not chosen.seeds:
+    if not chosen.seeds_to_run:
         return
     for network in chosen.networks:
         yield search_quality(network, chosen.places)
         for to_file in (False, True):
-            wanted = jobs("han2015", network, range(chosen.seeds), to_file=to_file)
+            wanted = jobs("han2015", network, chosen.seeds_to_run, to_file=to_file)
             own = [job for job in wanted if not job.is_dense]  # its runs train their own dense networks
             yield from run_missing(own, chosen.places, workers=chosen.workers)
 
 
+def _run_features(chosen: Reproduce) -> Iterator[Path]:
+    if not chosen.seeds_to_run:
+        return
+    with Watcher(Console(stderr=chosen.json)) as watcher:
+        yield from run_feature_study(
+            _feature_study(chosen),
+            chosen.places,
+            part=chosen.part,
+            observer=watcher,
+            progress=lambda done, total: watcher.step("features", done, total),
+        )
+
+
+def _feature_study(chosen: Reproduce) -> FeatureStudy:
+    return FeatureStudy() if chosen.data is None else FeatureStudy(data=chosen.data)
+
+
 def _run_search(chosen: Reproduce) -> Iterator[Path]:
-    return (search_epochs(network, chosen.places) for network in chosen.networks if chosen.seeds)
+    return (search_epochs(network, chosen.places) for network in chosen.networks if chosen.seeds_to_run)
 
 
 def _per_network(table: Callable[[Path, str], Grid], chosen: Reproduce) -> list[Grid]:
@@ -178,8 +222,8 @@ def _per_network(table: Callable[[Path, str], Grid], chosen: Reproduce) -> list[
 
 # What can be reproduced: how it is run, and how it is shown.
 _STUDIES: dict[str, tuple[Callable[[Reproduce], Iterator[Path]], Callable[[Reproduce], list[Grid]]]] = {
-    "table1": (_run_preset, lambda chosen: [table1(chosen.results, preset_names(), chosen.networks)]),
-    "table2": (_run_preset, lambda chosen: [table2(chosen.results, chosen.preset, chosen.networks)]),
+    "table1": (_run_preset, lambda chosen: [table1(chosen.results, preset_names(), chosen.networks, data=chosen.data)]),
+    "table2": (_run_preset, lambda chosen: [table2(chosen.results, chosen.preset, chosen.networks, data=chosen.data)]),
     "files": (
         partial(_run_preset, to_file=True),
         lambda chosen: [file_table(chosen.results, preset_names(), chosen.networks)],
@@ -203,6 +247,7 @@ _STUDIES: dict[str, tuple[Callable[[Reproduce], Iterator[Path]], Callable[[Repro
             *_per_network(curve_layers_table, chosen),
         ],
     ),
+    "alexnet-features": (_run_features, lambda chosen: feature_tables(chosen.results, _feature_study(chosen))),
     "search": (_run_search, lambda chosen: [search_table(chosen.results, chosen.networks)]),
 }
 
@@ -212,7 +257,7 @@ def _draw(chosen: Reproduce) -> int:
 
     path = figure_path(chosen.results, chosen.what)
     if chosen.what == "figure3":
-        for _ in run_gathering(range(chosen.seeds), chosen.places):
+        for _ in run_gathering(chosen.seeds_to_run, chosen.places):
             pass
         with usage():
             if not path.exists():

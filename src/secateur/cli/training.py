@@ -111,7 +111,6 @@ class Training(Command):
         with usage():
             if not networks.is_import_path(chosen.data):
                 data.require_known(chosen.data)
-                data.require_crop(chosen.data, chosen.inputs.crop)
             if chosen.from_:
                 require_start(_weights(chosen.from_), chosen.network)
             require_at_least(0, most=2**63 - 1, seed=chosen.seed)
@@ -121,6 +120,8 @@ class Training(Command):
                 shape = find_input_shape(chosen.job(), chosen.job().modules)
                 chosen = replace(chosen, inputs=replace(chosen.inputs, input_shape=shape))
             network = _network(chosen.job())
+            if not networks.is_import_path(chosen.data):
+                data.require_crop(chosen.data, chosen.inputs.crop)
             chosen.job().methods[0].check(network)
         return chosen
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
 from secateur.data.images import Images, Subset, chunks, stream_of
 
+ScalingKind: TypeAlias = Literal["unit", "standard", "levels"]
+
+SCALINGS: tuple[ScalingKind, ...] = get_args(ScalingKind)
 _MOST_READ = 5000  # images of a stream: a billion pixels at ImageNet's size say enough about each channel
 
 
@@ -33,16 +36,18 @@ class Scaling:
             raise ValueError(f"mean must be finite and std above 0, got {self.mean} and {self.std}")
 
     @classmethod
-    def fit(cls, images: Images, kind: Literal["unit", "standard"]) -> Scaling:
+    def fit(cls, images: Images, kind: ScalingKind) -> Scaling:
         """Return the scaling to 0…1 ("unit"), or to mean 0 and variance 1 in each channel of `images` ("standard").
+
+        "levels" are 0…255 less the mean of each channel, as AlexNet was trained: its initial weights are for these.
 
         Pass training images only; validation and test images are then scaled by the same numbers. Of a stream of more
         than 5,000 images, as many are read, at equal distances.
         """
         if kind == "unit":
             return cls()
-        if kind != "standard":
-            raise ValueError(f"kind must be 'unit' or 'standard', got {kind!r}")
+        if kind not in SCALINGS:
+            raise ValueError(f"kind must be one of {', '.join(map(repr, SCALINGS))}, got {kind!r}")
         # From histograms: exact sums for any number of images, and no copy of them in floating point.
         counts = torch.zeros(images.shape[0], 256, dtype=torch.int64)
         if stream_of(images) is not None and len(images) > _MOST_READ:
@@ -54,7 +59,7 @@ class Scaling:
         if min((std for _, std in moments), default=0.0) == 0:
             raise ValueError("images with a channel of one level only, or none, have no standard scaling: use 'unit'")
         mean, std = zip(*moments, strict=True)
-        return cls(mean, std)
+        return cls(mean, std if kind == "standard" else (1 / 255,) * len(std))
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return images (…, channels, height, width) as float32 inputs."""

@@ -12,15 +12,15 @@ from secateur import networks
 from secateur.data import Inputs
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.given_data import batches_of
-from secateur.experiments.images import load_split
+from secateur.experiments.images import evaluation_of, load_split
 from secateur.experiments.imported_data import load_parts, workload_of
 from secateur.experiments.models import build_again, read_recorded, restore
 from secateur.experiments.outcome import FILE
 from secateur.experiments.pipeline import pipeline
 from secateur.experiments.reference import trained_reference
+from secateur.experiments.workload import Evaluation
 from secateur.files import load
 from secateur.job import Job
-from secateur.measure import error_of_batches
 from secateur.pretrained import read_start
 from secateur.results import EvaluationResult, RunError, write
 
@@ -44,30 +44,35 @@ def evaluate(
     start = read_start(job.start, job.network, data_root)
     network = build_again(directory, job, trust, start)
     is_trained = start is not None and not start.left_random(network)
-    error, images = _measure(directory, job, network, data_root, trust)
+    evaluated, images = _measure(directory, job, network, data_root, trust)
     forms = pipeline(job, network, lambda stage: restore(directory, job, stage), is_trained=is_trained)
-    errors = {name: error(network) for name, network in forms}
-    errors[FILE] = error(load(directory.file, trust=trust))
-    result = EvaluationResult(errors=errors, images=images)
+    found = {name: evaluated(network) for name, network in forms}
+    found[FILE] = evaluated(load(directory.file, trust=trust))
+    near = {name: each.answers.top5_error for name, each in found.items() if each.answers is not None}
+    result = EvaluationResult(
+        errors={name: each.error for name, each in found.items()},
+        images=images,
+        top5_errors={name: error for name, error in near.items() if error is not None},
+    )
     write(directory.test, result)
     return result
 
 
 def _measure(
     directory: RunDirectory, job: Job, network: nn.Module, data_root: Path | None, trust: Collection[str]
-) -> tuple[Callable[[nn.Module], float], int]:
-    """Return how a network is measured on the test set of a job, and the number of its samples."""
+) -> tuple[Callable[[nn.Module], Evaluation], int]:
+    """Return how a network is evaluated on the test set of a job, and the number of its samples."""
     if networks.is_import_path(job.data):
         parts = load_parts(job.data, trust)
         if parts.test is None:
             raise RunError(f"{job.data} returns no test data: let it return (train, validation, test)")
         unseen = replace(workload_of(parts, network), validation=batches_of(parts.test, "test"))
-        return lambda model: unseen.evaluate(model).error, unseen.validation_samples
+        return unseen.evaluate, unseen.validation_samples
     recorded = read_recorded(directory.model)
     if recorded.scaling is None:
         raise RunError(f"{directory.model} does not say how its inputs are scaled: run it again")
     test = Inputs(load_split(job, "test", data_root, recorded.input_shape), recorded.scaling)
-    return lambda model: error_of_batches(model, test.batches()), len(test)
+    return lambda model: evaluation_of(model, test), len(test)
 
 
 def evaluate_with_reference(

@@ -17,6 +17,7 @@ from secateur.data import ImageSet
 from secateur.experiments.answers import describe_answers
 from secateur.experiments.workload import Evaluation
 from secateur.measure import Answers
+from secateur.measure.error import answers_in, together
 from secateur.measure.evaluating import evaluating
 from secateur.results import ERROR, LOSS, AnswersResult
 from secateur.train.source import Batches, Source
@@ -75,20 +76,17 @@ class GivenData:
         if self.error is not None:
             return Evaluation(float(self.error(model)))
         device = next(model.parameters()).device
-        given: list[Tensor] = []
-        labels: list[Tensor] = []
+        found: list[Answers] = []
         loss, samples = 0.0, 0
         with evaluating(model):
             for batch in (moved(batch, device) for batch in self.validation.epoch(0)):
                 if self.measure == ERROR:
-                    scores = scores_of(answer(model, batch))
-                    given.append(scores.argmax(dim=1).masked_fill(scores.isnan().any(dim=1), -1).cpu())
-                    labels.append(labels_of(batch).cpu())
+                    found.append(answers_in(scores_of(answer(model, batch)).cpu(), labels_of(batch).cpu()))
                 else:
                     number = samples_in(batch)
                     loss, samples = loss + number * float(self.task(model, batch)), samples + number
         if self.measure == ERROR:
-            answers = Answers(torch.cat(given), torch.cat(labels))
+            answers = together(found)
             return Evaluation(answers.error, answers)
         return Evaluation(loss / samples)
 

@@ -70,8 +70,7 @@ class JobImages:
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Return the answers of a network to the validation images, and its error in percent."""
-        answers = answers_of_batches(model, self.validation.batches())
-        return Evaluation(answers.error, answers)
+        return evaluation_of(model, self.validation)
 
     def error(self, model: nn.Module) -> float:
         """Return the error of a network on the validation images, in percent."""
@@ -80,6 +79,12 @@ class JobImages:
     def describe(self, answers: Answers, dense: Answers | None) -> AnswersResult:
         """Return the answers class by class, and some of the images that are answered wrongly."""
         return describe_answers(self.validation.images, answers, dense)
+
+
+def evaluation_of(model: nn.Module, inputs: Inputs) -> Evaluation:
+    """Return the answers of a network to images, and its error in percent."""
+    answers = answers_of_batches(model, inputs.batches())
+    return Evaluation(answers.error, answers)
 
 
 def load_split(job: Job, split: Split, root: Path | None, input_shape: Shape | None) -> Images:

@@ -73,6 +73,11 @@ def load_model(path: Path, trust: Collection[str] = ()) -> nn.Module:
         raise _not_a_model(path, error) from error
 
 
+def load_state(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a finished run's network."""
+    return _read(path)[1]
+
+
 class Recorded(NamedTuple):
     """What a finished run says about its network without building it."""
 

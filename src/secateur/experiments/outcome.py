@@ -38,6 +38,7 @@ class Outcome:
         self.job, self.directory, self.workload = job, directory, workload
         self.architecture, self.trust = architecture, trust
         self.errors: dict[str, float] = {}
+        self.top5_errors: dict[str, float] = {}
         self.kept: dict[str, int] = {}
         self.answers: dict[str, Answers | None] = {}
         self.stages: list[StageResult] = []
@@ -47,6 +48,8 @@ class Outcome:
         """Evaluate a form of the network on validation data."""
         found = self.workload.evaluate(network)
         self.errors[form], self.answers[form] = found.error, found.answers
+        if found.answers is not None and found.answers.top5_error is not None:
+            self.top5_errors[form] = found.answers.top5_error
         if form != FILE:  # it has the weights of the form before
             self.kept[form] = count(network).prunable.kept
 
@@ -151,6 +154,7 @@ class Outcome:
             training_images=len(self.workload.training),
             validation_images=self.workload.validation_samples,
             measure=self.workload.measure,
+            top5_errors=self.top5_errors,
             threads=torch.get_num_threads(),
             versions=versions(),
         )

@@ -1,6 +1,6 @@
 """How often a classifier is wrong."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,12 +24,19 @@ def error_rate(model: nn.Module, inputs: Tensor, labels: Tensor, batch_size: int
     return error_of_batches(model, zip(torch.split(inputs, batch_size), torch.split(labels, batch_size), strict=True))
 
 
+TOP = 5  # scores among which the label of an input may be, for networks of more than twice as many classes
+
+
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The class that a network gives to every input, −1 where a score is NaN, and the right one (inputs,)."""
+    """The class that a network gives to every input, −1 where a score is NaN, and the right one (inputs,).
+
+    With more than ten classes also whether the right one is among the five with the highest scores (inputs,).
+    """
 
     given: Tensor
     labels: Tensor
+    is_among_top: Tensor | None = None
 
     @property
     def is_wrong(self) -> Tensor:
@@ -41,18 +48,41 @@ class Answers:
         """The error rate in percent."""
         return 100 * int(torch.count_nonzero(self.is_wrong)) / len(self.labels)
 
+    @property
+    def top5_error(self) -> float | None:
+        """The percentage of labels that are not among the five highest scores; None with ten classes or fewer."""
+        if self.is_among_top is None:
+            return None
+        return 100 * int(torch.count_nonzero(~self.is_among_top)) / len(self.labels)
+
 
 def answers_of_batches(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> Answers:
     """Return the answers of a network, on its own device, to batches of inputs and labels, read one at a time."""
-    given, seen = [], []
     weight = next(model.parameters(), None)
     with evaluating(model):
-        for inputs, labels in batches:
-            given.append(_answers(model(inputs if weight is None else inputs.to(weight.device)).cpu(), labels))
-            seen.append(labels)
-    if not sum(map(len, seen)):
+        found = [
+            answers_in(model(inputs if weight is None else inputs.to(weight.device)).cpu(), labels)
+            for inputs, labels in batches
+        ]
+    if not sum(len(each.labels) for each in found):
         raise ValueError("batches must not be empty: the error rate of no answers is undefined")
-    return Answers(torch.cat(given), torch.cat(seen))
+    return together(found)
+
+
+def answers_in(scores: Tensor, labels: Tensor) -> Answers:
+    """Return the answers that rows of scores give."""
+    given = _answers(scores, labels)
+    if scores.shape[1] <= 2 * TOP:
+        return Answers(given, labels)
+    is_among_top = (scores.topk(TOP, dim=1).indices == labels.unsqueeze(1)).any(dim=1)
+    return Answers(given, labels, is_among_top & (given >= 0))
+
+
+def together(parts: Sequence[Answers]) -> Answers:
+    """Return the answers of batches as one."""
+    near = [part.is_among_top for part in parts if part.is_among_top is not None]
+    given, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("given", "labels"))
+    return Answers(given, labels, torch.cat(near) if near else None)
 
 
 def error_of_batches(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:

@@ -1,11 +1,17 @@
 """AlexNet, as the pruning papers use it (paper, table 2)."""
 
+from __future__ import annotations
+
+from typing import Any
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from secateur.networks.network import Network, Shape
 
 _SHAPE: Shape = (3, 227, 227)
+_NEIGHBOURS, _ALPHA = 5, 1e-4  # of the normalisation across channels
 
 
 class AlexNet(nn.Module):
@@ -55,7 +61,40 @@ class AlexNet(nn.Module):
 
 def _normalize(x: Tensor) -> Tensor:
     """Divide by (1 + 1e-4 · mean of the squares of 5 neighbouring channels) to the power ¾."""
-    return F.local_response_norm(x, 5, alpha=1e-4, beta=0.75, k=1.0)
+    if isinstance(x, Tensor) and x.requires_grad and x.is_cpu and not torch.compiler.is_compiling():
+        normalized: Tensor = _TrainedNormalize.apply(x)  # type: ignore[no-untyped-call]  # torch's stubs
+        return normalized
+    return F.local_response_norm(x, _NEIGHBOURS, alpha=_ALPHA, beta=0.75, k=1.0)
+
+
+class _TrainedNormalize(torch.autograd.Function):
+    """The same with a backward pass in closed form: forward and backward take a fifth of torch's time on the CPU.
+
+    y = x·s^(−¾) with s = 1 + B·x², where the matrix B adds up neighbouring channels: a convolution of one pixel. Its
+    transpose is itself, so ∂L/∂x = g·s^(−¾) − (3/2)·x·B·(g·x·s^(−7/4)) for the gradient g of the loss by y.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        channel = torch.arange(x.shape[1])
+        near = (channel[:, None] - channel).abs() <= _NEIGHBOURS // 2
+        # In float32 whatever autocast says: bfloat16 has three digits, and s is little more than 1.
+        with torch.autocast("cpu", enabled=False):
+            band = (near * (_ALPHA / _NEIGHBOURS)).view(len(near), -1, 1, 1)
+            s = F.conv2d(x.float().square(), band, torch.ones(len(near)))
+        scale = s.rsqrt()
+        scale *= scale.sqrt()
+        ctx.save_for_backward(x, s, scale, band)
+        return (x * scale).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        x, s, scale, band = ctx.saved_tensors
+        scaled = grad * scale
+        with torch.autocast("cpu", enabled=False):
+            around = F.conv2d((scaled * x).div_(s), band)
+        by_x: Tensor = scaled.addcmul_(around, x.float(), value=-1.5).to(x.dtype)
+        return by_x
 
 
 ALEXNET = Network(

@@ -99,7 +99,12 @@ class _Training:
             raise ValueError(f'stage "{stage.name}" changes whole tensors between steps: leave out --shard')
         self.network = sharded(stage.model, self.accelerator.device) if self.is_sharded else stage.model
         groups = parameter_groups(
-            self.network, lr=recipe.lr, rho=stage.rho, lambda_wd=recipe.lambda_wd, decay_biases=recipe.decay_biases
+            self.network,
+            lr=recipe.lr,
+            rho=stage.rho,
+            lambda_wd=recipe.lambda_wd,
+            decay_biases=recipe.decay_biases,
+            bias_lr=recipe.bias_lr,
         )
         optimizer = _optimizer(recipe, groups, is_fused=not self.is_sharded)
         if self.is_sharded:
@@ -236,7 +241,7 @@ class _Training:
         return [weight for group in self.optimizer.param_groups if "rho" not in group for weight in group["params"]]
 
     def _set_rates(self, progress: float) -> None:
-        factor = rate_factor(self.stage.recipe.schedule, progress)
+        factor = self.stage.recipe.rate_factor(progress)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
 
@@ -305,11 +310,6 @@ def _decay(groups: list[dict[str, Any]]) -> float:
             whole = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
             total += group["weight_decay"] / 2 * whole.detach().square().sum().item()
     return total
-
-
-def rate_factor(schedule: str, progress: float) -> float:
-    """Return the share of the learning rate that is left after this share of the steps."""
-    return 0.5 * (1 + math.cos(math.pi * progress)) if schedule == "cosine" else 1.0
 
 
 def _generator(seed: int, *place: object) -> torch.Generator:

@@ -13,38 +13,48 @@ from secateur.functions.threshold import LearnedThreshold
 from secateur.train.recipe import require_not_negative
 from secateur.weights.function import ParameterGroup, WeightFunction, functions, given
 
+_WEIGHTS = 1.0, True, False  # of the optimizer's groups: rate ÷ lr, whether it is decayed, whether by ρ
 _ADDED_IN_FLOAT64 = 1 << 18
 _COMPARED_FIRST, _COMPARED_EVERY = 20, 200  # steps at which the gradients of penalty and task are compared
 
 
 def parameter_groups(
-    sibling: nn.Module, *, lr: float, rho: float = 1e-2, lambda_wd: float = 0.0, decay_biases: bool = False
+    sibling: nn.Module,
+    *,
+    lr: float,
+    rho: float = 1e-2,
+    lambda_wd: float = 0.0,
+    decay_biases: bool = False,
+    bias_lr: float = 1.0,
 ) -> list[ParameterGroup]:
     """Return the optimizer's groups: weights with decay, biases and norms without, thresholds at lr·ρ without.
 
-    Parameters of quantisers (centroids, steps) are in the group of the biases, and are never decayed.
+    Parameters of quantisers (centroids, steps) are in the group of the norms, and are never decayed. Biases have a
+    group of their own if `bias_lr`, their learning rate ÷ the weights', is not 1.
 
     ρ multiplies the learning rate, not the gradient, because Adam normalises gradients and would cancel it.
     L_wd = λ_wd·‖W‖² acts on the raw weights; its gradient is 2·λ_wd·W, hence `weight_decay = 2·λ_wd`. A model without
     thresholds gets the first two groups only, so that a dense reference trains in the same way.
     """
-    require_not_negative(lr=lr, rho=rho, lambda_wd=lambda_wd)
+    require_not_negative(lr=lr, rho=rho, lambda_wd=lambda_wd, bias_lr=bias_lr)
     treatments = _treatments(sibling, rho)
-    members: dict[tuple[float, bool], list[nn.Parameter]] = {(1.0, True): [], (1.0, False): []}
-    for parameter in sibling.parameters():
-        usual = 1.0, parameter.dim() >= 2 or decay_biases
-        members.setdefault(treatments.get(id(parameter), usual), []).append(parameter)
-    groups: dict[tuple[float, bool], ParameterGroup] = {}
-    for (rate, is_decayed), parameters in members.items():
-        if parameters or (rate, is_decayed) == (1.0, True):
+    members: dict[tuple[float, bool, bool], list[nn.Parameter]] = {_WEIGHTS: [], (1.0, False, False): []}
+    for name, parameter in sibling.named_parameters():
+        rate, is_decayed = treatments.get(id(parameter), (1.0, parameter.dim() >= 2 or decay_biases))
+        is_slowed = rate != 1
+        if id(parameter) not in treatments and "bias" in name.rpartition(".")[2]:
+            rate = bias_lr
+        members.setdefault((rate, is_decayed, is_slowed), []).append(parameter)
+    groups: dict[tuple[float, bool, bool], ParameterGroup] = {}
+    for (rate, is_decayed, is_slowed), parameters in members.items():
+        if parameters or (rate, is_decayed, is_slowed) == _WEIGHTS:
             decay = 2 * lambda_wd if is_decayed else 0.0
-            groups[rate, is_decayed] = {"params": parameters, "lr": lr * rate, "weight_decay": decay}
-            if rate != 1:
-                groups[rate, is_decayed]["rho"] = rate
+            group: ParameterGroup = {"params": parameters, "lr": lr * rate, "weight_decay": decay}
+            groups[rate, is_decayed, is_slowed] = group | ({"rho": rate} if is_slowed else {})
     for function, _ in functions(sibling):
-        own_groups = (groups.get(treatments.get(id(parameter), (1.0, True))) for parameter in function.parameters())
-        own = next((group for group in own_groups if group is not None and "rho" in group), None)
-        function.optimizer_groups = None if own is None else (groups[1.0, True], own)
+        rates = (treatments.get(id(parameter), (1.0, True)) for parameter in function.parameters())
+        own = next((groups[treatment[0], treatment[1], True] for treatment in rates if treatment[0] != 1), None)
+        function.optimizer_groups = None if own is None else (groups[_WEIGHTS], own)
     return list(groups.values())
 
 

@@ -10,6 +10,8 @@ from typing_extensions import Doc
 
 from secateur.nearest import require_choices
 
+_ROUNDING = 1e-9  # so that the first step of an epoch belongs to it
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -19,7 +21,12 @@ class Recipe:
     batch_size: Annotated[int, Doc("images per step, over all processes")] = 128
     optimizer: Annotated[Literal["adam", "sgd"], Doc("sgd has momentum 0.9")] = "adam"
     lr: Annotated[float, Doc("learning rate of the weights")] = 1e-3
-    schedule: Annotated[Literal["constant", "cosine"], Doc("how learning rates develop during each stage")] = "constant"
+    bias_lr: Annotated[float, Doc("learning rate of biases ÷ that of the weights")] = 1.0
+    schedule: Annotated[Literal["constant", "cosine", "step"], Doc("how learning rates develop during each stage")] = (
+        "constant"
+    )
+    step_epochs: Annotated[int, Doc("epochs between two steps of the schedule step")] = 20
+    step_factor: Annotated[float, Doc("what each of these steps multiplies learning rates by")] = 0.1
     lambda_wd: Annotated[float, Doc("λ_wd, the weight of ‖W‖²")] = 1e-4
     decay_biases: Annotated[bool, Doc("let λ_wd act on biases too")] = False
     clip_norm: Annotated[float | None, Doc("clip the gradient of the weights to this norm")] = None
@@ -32,13 +39,24 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require_choices(
-            self, optimizer=("adam", "sgd"), schedule=("constant", "cosine"), precision=("no", "bf16", "fp16")
+            self,
+            optimizer=("adam", "sgd"),
+            schedule=("constant", "cosine", "step"),
+            precision=("no", "bf16", "fp16"),
         )
-        require_not_negative(lr=self.lr, lambda_wd=self.lambda_wd)
+        require_not_negative(lr=self.lr, bias_lr=self.bias_lr, lambda_wd=self.lambda_wd, step_factor=self.step_factor)
         require_whole(epochs=self.epochs)
-        require_whole(least=1, batch_size=self.batch_size, accumulate=self.accumulate)
+        require_whole(least=1, batch_size=self.batch_size, accumulate=self.accumulate, step_epochs=self.step_epochs)
         if self.clip_norm is not None and not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
             raise ValueError(f"clip_norm must be positive and finite, or None, got {self.clip_norm}")
+
+    def rate_factor(self, progress: float) -> float:
+        """Return the share of the learning rate that is left after this share of the steps."""
+        if self.schedule == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * progress))
+        if self.schedule == "step":
+            return float(self.step_factor ** int(progress * self.epochs / self.step_epochs + _ROUNDING))
+        return 1.0
 
     def split(self, share: float) -> tuple[Recipe, Recipe]:
         """Return this recipe for two stages, of which the second has a share of the epochs."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from secateur import literature
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.evaluate import evaluate
 from secateur.experiments.presets import preset
@@ -34,9 +35,15 @@ class Places:
 Work = Callable[[Job, Places], Path]
 
 
-def jobs(preset_name: str, network: str, seeds: Iterable[int], *, to_file: bool = False) -> list[Job]:
-    """Return the run of every seed and, unless the whole pipeline is run, the dense reference of every seed."""
-    wanted = [preset(preset_name, network, seed=seed, to_file=to_file) for seed in seeds]
+def jobs(
+    preset_name: str, network: str, seeds: Iterable[int], *, data: str | None = None, to_file: bool = False
+) -> list[Job]:
+    """Return the run of every seed and, unless the whole pipeline is run, the dense reference of every seed.
+
+    They are trained on the paper's data unless others are given.
+    """
+    data = data or literature.paper_data(network) or "mnist"
+    wanted = [preset(preset_name, network, data=data, seed=seed, to_file=to_file) for seed in seeds]
     return wanted if to_file else [*wanted, *(job.reference() for job in wanted)]
 
 
@@ -79,7 +86,7 @@ def run_missing(
     """
     join_processes()
     missing = [job for job in wanted if not path(places.results, job).exists()]
-    wait_for_all()
+    wait_for_all()  # before the first process writes: all of them must have seen the same files
     if workers == 1 or process_count() > 1:
         for job in missing:
             yield work(job, places)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from secateur import literature
 from secateur.experiments.directory import RunDirectory
 from secateur.job import Job
 from secateur.methods import METHODS
@@ -14,12 +15,21 @@ from secateur.train.journal import read_log
 def result_path(results: Path, job: Job, *, study: str | None = None, variant: str = "") -> Path:
     """Return the path of one published run: under its preset, or under the study that it belongs to."""
     name = "-".join(filter(None, [job.label, variant, f"seed{job.seed:02d}"]))
-    return results / job.network / (study or job.preset) / f"{name}.json"
+    return results / folder_of(job.network, job.data) / (study or job.preset) / f"{name}.json"
 
 
-def read_runs(results: Path, network: str, preset: str, label: str) -> dict[int, PublishedRun]:
-    """Return the published runs of these methods by seed."""
-    paths = sorted((results / network / preset).glob(f"{label}-seed*.json"))
+def folder_of(network: str, data: str | None = None) -> str:
+    """Return the folder of a network's results, which says on which data if these are not the paper's.
+
+    None are the paper's data; networks that the paper does not have are not told apart.
+    """
+    usual = literature.paper_data(network)
+    return network if usual is None or data in (None, usual) else f"{network}-{data}"
+
+
+def read_runs(results: Path, network: str, preset: str, label: str, data: str | None = None) -> dict[int, PublishedRun]:
+    """Return the published runs of these methods by seed, on the paper's data unless others are given."""
+    paths = sorted((results / folder_of(network, data) / preset).glob(f"{label}-seed*.json"))
     runs = [read(PublishedRun, path) for path in paths]
     return {run.seed: run for run in runs}
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from secateur import networks
 from secateur.experiments.presets import preset
-from secateur.experiments.studies.published import read_runs
+from secateur.experiments.studies.published import folder_of, read_runs
 from secateur.measure import count
 from secateur.results import PublishedRun
 
@@ -48,21 +48,29 @@ class Row:
     raw_error: Spread
     difference: Spread
     raw_difference: Spread
+    top5_error: Spread  # NaN with ten classes or fewer
+    top5_difference: Spread
     kept: Spread
     ratio: Spread
     layers: dict[str, Spread]
+    layer_weights: dict[str, int]
     steps: int
     seconds: Spread
     training_images: int
 
 
-def summarize(results: Path, preset_name: str, network: str, label: str | None = None) -> Row | None:
-    """Summarise the published runs of a preset, with its own method or another one; None if there is none."""
-    if not (results / network / preset_name).is_dir():
+def summarize(
+    results: Path, preset_name: str, network: str, label: str | None = None, *, data: str | None = None
+) -> Row | None:
+    """Summarise the published runs of a preset, with its own method or another one; None if there is none.
+
+    They are those on the paper's data unless others are given.
+    """
+    if not (results / folder_of(network, data) / preset_name).is_dir():
         return None
     label = preset(preset_name, network).label if label is None else label
-    pruned = read_runs(results, network, preset_name, label)
-    references = read_runs(results, network, preset_name, "dense")
+    pruned = read_runs(results, network, preset_name, label, data)
+    references = read_runs(results, network, preset_name, "dense", data)
     if not pruned:
         return None
     runs = [pruned[seed] for seed in sorted(pruned)]
@@ -78,12 +86,18 @@ def summarize(results: Path, preset_name: str, network: str, label: str | None =
         raw_error=mean_std(run.test_error("raw") for run in runs),
         difference=_difference(pruned, dense, None),
         raw_difference=_difference(pruned, dense, "raw"),
+        top5_error=mean_std(run.test_top5_error() for run in runs),
+        top5_difference=mean_error(
+            pruned[seed].test_top5_error() - references[seed].test_top5_error()
+            for seed in sorted(pruned.keys() & references.keys())
+        ),
         kept=mean_std(run.result.kept for run in runs),
         ratio=mean_std(run.result.ratio for run in runs),
         layers={
             layer.name: mean_std(100 * (1 - run.result.layers[index].kept / layer.weights) for run in runs)
             for index, layer in enumerate(first.layers)
         },
+        layer_weights={layer.name: layer.weights for layer in first.layers},
         steps=first.steps,
         seconds=mean_std(run.result.seconds for run in runs),
         training_images=first.training_images,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from secateur import literature
@@ -13,23 +14,33 @@ from secateur.literature import Published
 from secateur.report.tables.grid import Grid, minutes, seeds, signed, spread
 from secateur.results import read
 
-DATA = "mnist"  # what all published runs were trained on
+DATA = "mnist"  # what the files of our published runs were trained on
 
 
-def table1(results: Path, presets: tuple[str, ...], networks: tuple[str, ...]) -> Grid:
-    """Table 1: what is left of each network and what it costs in error."""
-    header = ("network", "seeds", "dense error %", "error %", "difference, points", "weights kept", "ratio", "minutes")
+def table1(results: Path, presets: tuple[str, ...], networks: tuple[str, ...], *, data: str | None = None) -> Grid:
+    """Table 1: what is left of each network and what it costs in error, on the paper's data unless others are given.
+
+    Top-5 errors have columns if a network has them.
+    """
+    header: tuple[str, ...] = ("network", "seeds", "dense error %", "error %", "difference, points")
+    header += ("weights kept", "ratio", "minutes")
     rows: list[tuple[str, ...]] = []
+    top5: list[tuple[str, str]] = []
     images = set()
     literal: list[str] = []
     for network in networks:
-        for who, printed in as_printed(network, "Han et al. 2015, as quoted by the paper", "the paper"):
-            rows.append((f"{network}, {who}", "–", "–", "–", *printed, "–"))
+        rows += [
+            (f"{network}, {who}", "–", "–", "–", *printed, "–")
+            for who, printed in as_printed(network, "Han et al. 2015, as quoted by the paper", "the paper", data=data)
+        ]
+        top5 += [("–", _change(result.change_top5)) for result in _of_table1(network, data) if result]
         for preset in presets:
-            row = summarize(results, preset, network)
+            row = summarize(results, preset, network, data=data)
             if row is not None:
                 images.add(row.training_images)
                 rows.append(_ours(row))
+                has_top5 = not math.isnan(row.top5_error[0])
+                top5.append((spread(row.top5_error, 2), signed(row.top5_difference)) if has_top5 else ("–", "–"))
                 if preset == "paper":
                     literal.append(f"{network} {spread(row.raw_error, 2)} % ({signed(row.raw_difference)} points)")
     trained = " and ".join(f"{number:,}" for number in sorted(images)) or "no"
@@ -42,18 +53,34 @@ def table1(results: Path, presets: tuple[str, ...], networks: tuple[str, ...]) -
     if literal:
         note += " With the kept weights at their raw values (the paper's form), the paper preset has "
         note += " and ".join(literal) + "; the table has the errors of θ(w)."
+    if any(pair != ("–", "–") for pair in top5):
+        header = (*header[:5], "top-5 error %", "top-5 difference, points", *header[5:])
+        rows = [(*row[:5], *pair, *row[5:]) for row, pair in zip(rows, top5, strict=True)]
     return Grid("Table 1: size and error", header, tuple(rows), note)
 
 
-def as_printed(network: str, han: str, paper: str) -> list[tuple[str, tuple[str, str, str]]]:
+def as_printed(
+    network: str, han: str, paper: str, *, data: str | None = None
+) -> list[tuple[str, tuple[str, str, str]]]:
     """Return the rows of the paper's table 1 as printed: who, and the change, weights kept and ratio."""
-    found = ((han, literature.han_as_quoted(network, DATA)), (paper, literature.the_paper(network, DATA)))
-    return [(who, _printed(result)) for who, result in found if result is not None]
+    return [
+        (who, _printed(result)) for who, result in zip((han, paper), _of_table1(network, data), strict=True) if result
+    ]
+
+
+def _of_table1(network: str, data: str | None) -> tuple[Published | None, Published | None]:
+    data = data or literature.paper_data(network) or ""
+    return literature.han_as_quoted(network, data), literature.the_paper(network, data)
 
 
 def _printed(result: Published) -> tuple[str, str, str]:
-    change = f"{result.change:+.1f}".replace("-", "−") if result.change else "0.0"
-    return change, f"{result.kept / 1000:,g}K", f"{result.ratio:g}×"
+    return _change(result.change), f"{result.kept / 1000:,g}K", f"{result.ratio:g}×"
+
+
+def _change(points: float) -> str:
+    if math.isnan(points):
+        return "–"
+    return f"{points:+.1f}".replace("-", "−") if points else "0.0"
 
 
 def _ours(row: Row) -> tuple[str, ...]:
@@ -69,14 +96,15 @@ def _ours(row: Row) -> tuple[str, ...]:
     )
 
 
-def table2(results: Path, preset: str, networks: tuple[str, ...]) -> Grid:
-    """Table 2: the share of the weights pruned in each layer."""
+def table2(results: Path, preset: str, networks: tuple[str, ...], *, data: str | None = None) -> Grid:
+    """Table 2: the share of the weights pruned in each layer, on the paper's data unless others are given."""
     header = ("network, layer", "weights", "paper %", f"secateur {preset} %")
     rows: list[tuple[str, ...]] = []
     notes = []
     for network in networks:
-        sizes, row = layer_sizes(network), summarize(results, preset, network)
-        paper = literature.paper_layers(network, DATA)
+        row = summarize(results, preset, network, data=data)
+        sizes = layer_sizes(network) if row is None else row.layer_weights
+        paper = literature.paper_layers(network, data or literature.paper_data(network) or "")
         for name, weights in sizes.items():
             ours = spread(row.layers[name], 1) if row else "not run"
             printed = f"{paper.pruned[name]:.1f}" if paper else "–"

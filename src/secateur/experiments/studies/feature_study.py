@@ -1,0 +1,198 @@
+"""AlexNet's linear layers pruned on features of its pretrained convolutions, then the whole network end to end.
+
+The convolutions are run once over the pictures, and fc6–fc8, which hold 96 % of the weights, are trained on what they
+answer: dense and to a budget. The pruned layers and the convolutions together are then trained for a short while on
+the pictures themselves, where the convolutions are pruned too. Pictures are enlarged to the size that the convolutions
+were trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from secateur import data, networks
+from secateur.atomic import write_atomically
+from secateur.budget import Budget
+from secateur.data import Inputs, Scaling, Split
+from secateur.data.downloads import cache_directory
+from secateur.data.features import Features, cached_features
+from secateur.experiments.directory import RunDirectory
+from secateur.experiments.given_data import GivenData, batches_of, given_data
+from secateur.experiments.models import load_state
+from secateur.experiments.outcome import FILE
+from secateur.experiments.presets import run_name
+from secateur.experiments.runner import carry_out, is_finished, run
+from secateur.experiments.studies.grid import Places, to_publish
+from secateur.experiments.studies.published import read_history, result_path
+from secateur.files import load
+from secateur.job import InputConfig, Job
+from secateur.methods import Budgeted, Dense, Method
+from secateur.networks import Shape
+from secateur.networks.seeding import seeded
+from secateur.pretrained import BY_NAME, Start, read_start
+from secateur.results import EvaluationResult, PublishedRun, write
+from secateur.train.observers import Observer
+from secateur.train.recipe import Recipe
+from secateur.train.task import Task
+from secateur.weights.reading import copied
+
+NETWORK, LAYERS = "alexnet-torchvision", "alexnet-torchvision-classifier"
+Part: TypeAlias = Literal["all", "features", "dense", "pruned", "whole"]
+
+_MOST_VALIDATION = 5000
+# An hour of one core each with 100,000 pictures, in bf16.
+_SGD = Recipe(epochs=14, optimizer="sgd", lr=1e-2, schedule="cosine", clip_norm=5.0, precision="bf16")
+_WHOLE = replace(_SGD, epochs=1, batch_size=64, lr=1e-3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureStudy:
+    """What is trained on which pictures, how far it is pruned, and for how long."""
+
+    data: str = "tiny-imagenet"
+    ratio: float = 20.0
+    recipe: Recipe = _SGD
+    whole_recipe: Recipe = _WHOLE
+    seed: int = 0
+    input_shape: Shape = (3, 224, 224)
+
+    def classifier_job(self, method: Method) -> Job:
+        """Return the training of the linear layers by a method."""
+        return Job(
+            network=LAYERS, data=self.data, preset="general", methods=(method,), recipe=self.recipe, seed=self.seed
+        )
+
+    @property
+    def method(self) -> Budgeted:
+        """How the linear layers are pruned, and then the whole network."""
+        return Budgeted(budget=Budget(ratio=self.ratio))
+
+    def whole_job(self, start: Path) -> Job:
+        """Return the training of the whole network from the weights in a file."""
+        return Job(
+            network=NETWORK,
+            data=self.data,
+            start=str(start.resolve()),
+            preset="general",
+            methods=(replace(self.method, fine_tune=0.0),),
+            recipe=self.whole_recipe,
+            inputs=InputConfig(input_shape=self.input_shape),
+            seed=self.seed,
+        )
+
+
+def run_feature_study(
+    study: FeatureStudy,
+    places: Places,
+    *,
+    part: Part = "all",
+    observer: Observer | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[Path]:
+    """Compute the features, train what is missing, and yield the path of each new result.
+
+    One part alone may run at the same time as others once there are features; "whole" needs the pruned layers.
+    """
+    torch.set_num_threads(1)
+    start = read_start(BY_NAME, NETWORK, places.data_root)
+    assert start is not None
+    train, test = (_features(study, split, start, places, progress) for split in ("train", "test"))
+    methods: dict[str, Method] = {"dense": Dense(), "pruned": study.method}
+    for name, method in methods.items():
+        job = study.classifier_job(method)
+        path = result_path(places.results, job)
+        if part in ("all", name) and not path.exists():
+            directory = RunDirectory(places.runs / run_name(job))
+            yield write(path, _train_classifier(job, directory, train, test, observer))
+    if part in ("all", "whole"):
+        directory = RunDirectory(places.runs / run_name(study.classifier_job(study.method)))
+        job = study.whole_job(_joined(start, directory))
+        path = whole_path(places.results, job)
+        if not path.exists():
+            finished = run(job, places.runs, data_root=places.data_root, resume=True, observer=observer)
+            yield write(path, to_publish(finished, places.data_root))
+
+
+def whole_path(results: Path, job: Job) -> Path:
+    """Return the path of the published result of the whole network."""
+    return result_path(results, job, variant="whole")
+
+
+def convolutions_of(start: Start, classes: int, input_shape: Shape) -> tuple[Callable[[Tensor], Tensor], Shape]:
+    """Return the pretrained convolutions as a function of inputs, and the shape of what they answer."""
+    model = networks.build(NETWORK, seed=0, classes=classes, input_shape=input_shape)
+    start.fill(model)
+    layers = nn.Sequential(model.get_submodule("features"), model.get_submodule("avgpool")).eval()
+    layers = layers.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs
+    with torch.no_grad():
+        _, channels, height, width = layers(torch.zeros(1, *input_shape)).shape
+    return lambda x: layers(x.to(memory_format=torch.channels_last)).contiguous(), (channels, height, width)
+
+
+class Classifier(nn.Module):
+    """The linear layers of torchvision's AlexNet alone, under their own names."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.classifier = networks.build(NETWORK, classes=classes).get_submodule("classifier")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map features (pictures, 256, 6, 6) to logits (pictures, classes)."""
+        logits: Tensor = self.classifier(x.flatten(1))
+        return logits
+
+
+def _features(
+    study: FeatureStudy, split: Split, start: Start, places: Places, progress: Callable[[int, int], None]
+) -> Features:
+    images = data.load(study.data, split, places.data_root, study.input_shape)
+    convolutions, shape = convolutions_of(start, len(images.classes), study.input_shape)
+    digest = hashlib.sha256()
+    for name in sorted(start.state):
+        digest.update(name.encode() + start.state[name].numpy().tobytes())
+    root = cache_directory() if places.data_root is None else places.data_root
+    name = f"{study.data}-{split}-{NETWORK}-{study.input_shape[-1]}px-{digest.hexdigest()[:12]}.f16"
+    assert start.scaling is not None
+    inputs = Inputs(images, start.scaling)
+    return cached_features(convolutions, shape, inputs, root / "features" / name, progress=progress)
+
+
+def _train_classifier(
+    job: Job, directory: RunDirectory, train: Features, test: Features, observer: Observer | None
+) -> PublishedRun:
+    with seeded(job.seed):
+        model = Classifier(len(train.classes))
+    workload = _workload(model, train)
+    if not is_finished(directory, job, resume=True):
+        carry_out(job, directory, copied(model), workload, observer=observer)
+    unseen = replace(workload, validation=batches_of(test, "test"))
+    found = unseen.evaluate(load(directory.file, model))
+    assert found.answers is not None
+    top5 = found.answers.top5_error
+    evaluated = EvaluationResult(
+        errors={FILE: found.error}, images=len(test), top5_errors={} if top5 is None else {FILE: top5}
+    )
+    write(directory.test, evaluated)
+    return PublishedRun(result=directory.read_result(), test=evaluated, history=read_history(directory))
+
+
+def _workload(model: nn.Module, train: Features) -> GivenData:
+    return given_data(model, *train.split(min(_MOST_VALIDATION, len(train) // 5)), task=Task())
+
+
+def _joined(start: Start, directory: RunDirectory) -> Path:
+    """Write the convolutions and the linear layers of a finished run to one file, and return its path."""
+    path = directory.path / "whole.safetensors"
+    if not path.exists():
+        state = {**start.state, **load_state(directory.model)}
+        assert isinstance(start.scaling, Scaling)
+        write_atomically(path, safetensors.torch.save(state, metadata=start.scaling.as_text()))
+    return path

@@ -1,0 +1,47 @@
+"""AlexNet on features of its pretrained convolutions: the columns of table 1 and the rows of table 2."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from secateur.experiments.studies.feature_study import FeatureStudy, whole_path
+from secateur.experiments.studies.published import result_path
+from secateur.methods import Dense
+from secateur.report.tables.grid import Grid
+from secateur.results import PublishedRun, read
+
+
+def feature_tables(results: Path, study: FeatureStudy) -> list[Grid]:
+    """Show the dense and the pruned linear layers and the whole network, and how much each layer keeps."""
+    paths = {
+        "fc6–fc8, dense": result_path(results, study.classifier_job(Dense())),
+        "fc6–fc8, pruned": result_path(results, study.classifier_job(study.method)),
+        "the whole network, pruned end to end": whole_path(results, study.whole_job(Path())),
+    }
+    runs = {name: read(PublishedRun, path) for name, path in paths.items() if path.exists()}
+    header = ("trained", "top-1 error %", "top-5 error %", "weights", "weights kept", "ratio", "minutes")
+    rows = tuple(_row(name, run) for name, run in runs.items())
+    note = (
+        f"On the test pictures of {study.data}, seed {study.seed}. The linear layers are trained on features of the "
+        "pretrained convolutions, whose weights are not counted in the first two rows."
+    )
+    layers = tuple(
+        (
+            f"{name}: {layer.name.removesuffix('.weight')}",
+            f"{layer.weights:,}",
+            f"{100 * (1 - layer.kept / layer.weights):.1f}",
+        )
+        for name, run in list(runs.items())[1:]
+        for layer in run.result.layers
+    )
+    return [
+        Grid("AlexNet on features of its pretrained convolutions", header, rows, note),
+        Grid("Share of the weights pruned, by layer", ("layer", "weights", "pruned %"), layers),
+    ]
+
+
+def _row(name: str, run: PublishedRun) -> tuple[str, ...]:
+    found = run.result
+    errors = (f"{error:.2f}" for error in (run.test_error(), run.test_top5_error()))
+    ratio = f"{found.ratio:.1f}×"
+    return name, *errors, f"{found.weights:,}", f"{found.kept:,}", ratio, f"{found.seconds / 60:.0f}"
