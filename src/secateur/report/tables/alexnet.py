@@ -26,7 +26,8 @@ def thresholds_table(results: Path) -> Grid:
     header = ("layer", "thresholds", "weights", f"t after {steps} steps", "closed form", "after the whole run, at most")
     note = (
         f"Preset paper on Imagenette, {steps} steps of {found.get('batch_size', 0)} images, means over the thresholds "
-        f"of a layer{' (in bf16)' if found.get('precision') == 'bf16' else ''}. The last column: on ImageNet with 1,000 classes, if the speed stayed as it begins."
+        f"of a layer{' (in bf16)' if found.get('precision') == 'bf16' else ''}. The last column: on ImageNet with "
+        "1,000 classes, if the speed stayed as it begins."
     )
     return Grid("Thresholds of AlexNet under the paper's recipe", header, rows, note)
 
