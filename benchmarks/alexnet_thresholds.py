@@ -60,7 +60,11 @@ def main() -> None:
     preset = settings("paper", "alexnet")
     method, recipe = preset.method, replace(preset.recipe, precision=options.precision)
     assert isinstance(method, Manessi2018)
-    images = data.load("imagenette", "train", options.data_root, (3, 227, 227), crop=preset.inputs.crop)
+    try:
+        images = data.load("imagenette", "train", options.data_root, (3, 227, 227), crop=preset.inputs.crop)
+    except data.DataError as error:
+        print(f"not measured: {error}")
+        return
     seen = Subset(images, torch.arange(options.steps * recipe.batch_size))
     inputs = Inputs(seen, Scaling.fit(Subset(images, torch.arange(500)), preset.inputs.scaling))
 

@@ -14,6 +14,7 @@ from secateur.experiments.studies.summaries import summarize
 from secateur.job import Job
 from secateur.literature import LAYERS
 from secateur.methods import Dense, Joint
+from secateur.report.tables.alexnet import alexnet_cost_table, thresholds_table
 from secateur.report.tables.budgets import call_table, cost_table, error_increase_table, met_table, together_table
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
@@ -209,6 +210,32 @@ def test_the_cost_of_a_step_is_shown_as_it_was_measured(tmp_path):
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "training_step.json").write_text(json.dumps({"rows": {"a net": row}}))
     assert step_table(tmp_path).rows == (("a net", "2.00", "2.50", "1.25", "1.20 … 1.30"),)
+
+
+def test_alexnets_thresholds_and_cost_are_shown_as_they_were_measured(tmp_path):
+    assert thresholds_table(tmp_path).rows == alexnet_cost_table(tmp_path).rows == ()
+    (tmp_path / "benchmarks").mkdir()
+    row = {"thresholds": 1, "weights": 37_748_736, "measured": 4.794e-6, "predicted": 4.795e-6, "whole_run": 0.0676}
+    content = {"rows": {"fc6.weight": row}, "steps": 24, "batch_size": 128}
+    (tmp_path / "benchmarks" / "alexnet_thresholds.json").write_text(json.dumps(content))
+    assert thresholds_table(tmp_path).rows == (("fc6", "1", "37,748,736", "4.79e-06", "4.79e-06", "0.068"),)
+    content = {
+        "rows": {"8 GPUs, on paper": {"step_ms": 2.25, "exchange_ms": 1.4, "images_per_second": 57000, "hours": 0.5}},
+        "epochs": 90,
+        "steps": 900_000,
+        "batch_size": 128,
+        "training_flops_per_image": 4.3e9,
+        "all_reduced_bytes": 244e6,
+        "sibling_over_plain": 1.05,
+        "gpu_flops_per_second": 312e12,
+        "utilisation": 0.3,
+        "bandwidth_bytes_per_second": {"8": 300e9},
+    }
+    (tmp_path / "benchmarks" / "alexnet_cost.json").write_text(json.dumps(content))
+    grid = alexnet_cost_table(tmp_path)
+    assert grid.rows == (("8 GPUs, on paper", "2.2", "1.4", "57,000", "0.5"),)
+    assert "4.30 GFLOP an image" in grid.note
+    assert "at 30% of 312 TFLOP/s a GPU" in grid.note
 
 
 def test_the_encoder_is_shown_dense_first_and_then_by_zeros_and_method(tmp_path):

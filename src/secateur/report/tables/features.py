@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
 
 from secateur.experiments.studies.feature_study import FeatureStudy, whole_path
@@ -42,6 +43,6 @@ def feature_tables(results: Path, study: FeatureStudy) -> list[Grid]:
 
 def _row(name: str, run: PublishedRun) -> tuple[str, ...]:
     found = run.result
-    errors = (f"{error:.2f}" for error in (run.test_error(), run.test_top5_error()))
+    errors = ("–" if isnan(error) else f"{error:.2f}" for error in (run.test_error(), run.test_top5_error()))
     ratio = f"{found.ratio:.1f}×"
     return name, *errors, f"{found.weights:,}", f"{found.kept:,}", ratio, f"{found.seconds / 60:.0f}"

@@ -18,6 +18,7 @@ from secateur.experiments.studies.curve_summary import RATIOS
 from secateur.experiments.studies.published import read_runs
 from secateur.experiments.studies.summaries import mean_std
 from secateur.plain_data import to_plain
+from secateur.report.tables.alexnet import alexnet_cost_table, thresholds_table
 from secateur.report.tables.budgets import call_table, cost_table, error_increase_table, met_table, together_table
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
@@ -58,6 +59,8 @@ def results_page(results: Path) -> str:
         coder_table(results),
         large_file_table(results),
         step_table(results),
+        thresholds_table(results),
+        alexnet_cost_table(results),
         cost_table(results),
         call_table(results),
     ]
