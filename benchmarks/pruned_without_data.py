@@ -1,7 +1,8 @@
 """Can a pretrained network be pruned without the images it was trained on? Top-1 against zeros and bytes (one thread).
 
-    python benchmarks/pruned_without_data.py efficientnet-lite0 --sparsity 0.5 --photographs IMAGENETTE/train BIRDS \
-        --test FOLDER --work DIRECTORY --results results/benchmarks/pruned_without_data.json
+    python benchmarks/pruned_without_data.py efficientnet-lite0 --sparsity 0.5 --bytes 2800000 \
+        --photographs IMAGENETTE/train BIRDS --test FOLDER --work DIRECTORY \
+        --results results/benchmarks/pruned_without_data.json
 
 The network learns from itself, as it was, while `secateur.Pruner` cuts its weights: the loss is the divergence of its
 answers from those of the dense network, on photographs of any kind. They need no labels, and pictures that have a name
