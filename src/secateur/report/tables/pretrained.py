@@ -92,7 +92,7 @@ def scores_table(results: Path) -> Grid:
 def pruned_table(results: Path) -> Grid:
     """Show networks pruned without their training data, as `benchmarks/pruned_without_data.py` measured them."""
     title = "Pretrained networks pruned without their training set"
-    header = ("network, zeros", "file", "of float32", "top-1, %", "top-1, change", "top-5, change", "speed")
+    header = ("network, zeros", "steps", "file", "of float32", "top-1, %", "top-1, change", "top-5, change", "speed")
     rows, dense = [], {}
     measured = read_benchmark(results, "pruned_without_data")
     found = measured["rows"]
@@ -102,6 +102,7 @@ def pruned_table(results: Path) -> Grid:
         rows.append(
             (
                 f"{name}, {100 - 100 * row['kept'] / row['weights']:.1f} %",
+                str(row["config"]["steps"] + row["config"]["quantize_steps"]),
                 f"{row['bytes']:,} bytes",
                 f"{100 * row['bytes'] / row['dense_bytes']:.1f} %",
                 f"{row['top1']:.1f} ± {row['top1_interval']:.1f}",
@@ -111,16 +112,13 @@ def pruned_table(results: Path) -> Grid:
         )
     if not rows:
         return Grid(title, header, ())
-    steps = ", ".join(
-        f"{row['network']} {row['config']['steps'] + row['config']['quantize_steps']} steps of {row['config']['batch']}"
-        for row in found
-    )
     images = f"{found[0]['images']:,}"
     is_rounded = any(row["config"]["precision"] == "bf16" for row in found)
     precision = "All were evaluated in bfloat16, which moves a score by a few tenths. " if is_rounded else ""
     note = (
         "Each network learned from itself, as it was, on photographs without labels, while `Pruner` cut its weights "
-        f"and then while a layer had few values ({steps}; one seed, one thread). {measured.get('remark', '')}What is "
+        f"and then while a layer had few values; steps of {found[0]['config']['batch']}, one seed, one thread. "
+        f"{measured.get('remark', '')}What is "
         f"evaluated is the file, on the {images} pictures of the table above; as it was, on the same pictures, top-1 / "
         f"top-5: {', '.join(dense.values())}. Differences are paired; 95 % intervals. {precision}Zeros are counted "
         "among all weights. Speed: `compile_sparse` compared with the same network dense, one picture at a time. "
