@@ -1,7 +1,8 @@
 """Can a pretrained network be pruned without the images it was trained on? Top-1 against zeros and bytes (one thread).
 
-    python benchmarks/pruned_without_data.py efficientnet-lite0 --sparsity 0.5 --photographs IMAGENETTE/train BIRDS \
-        --test FOLDER --work DIRECTORY --results results/benchmarks/pruned_without_data.json
+    python benchmarks/pruned_without_data.py efficientnet-lite0 --sparsity 0.5 --bytes 2800000 \
+        --photographs IMAGENETTE/train BIRDS --test FOLDER --work DIRECTORY \
+        --results results/benchmarks/pruned_without_data.json
 
 The network learns from itself, as it was, while `secateur.Pruner` cuts its weights: the loss is the divergence of its
 answers from those of the dense network, on photographs of any kind. They need no labels, and pictures that have a name
@@ -50,7 +51,18 @@ FEWEST_LEVELS, MOST_LEVELS = 3, 255  # of a grid, on either side of zero
 INFORMATION = 256  # photographs for the sensitivity of layers
 STATISTICS = 256  # photographs for the statistics of batch norms
 PART = 250  # test pictures that are evaluated before their ranks are kept
-SETTINGS = ("bytes", "size", "batch", "steps", "lr", "quantize_steps", "quantize_lr", "temperature", "batch_norm")
+SETTINGS = (
+    "bytes",
+    "size",
+    "batch",
+    "steps",
+    "lr",
+    "quantize_steps",
+    "quantize_lr",
+    "temperature",
+    "batch_norm",
+    "statistics",
+)
 
 
 def find_photographs(folders: Sequence[Path], number: int, leave_out: Sequence[Path]) -> list[Path]:
@@ -335,7 +347,8 @@ class Study:
         row["pruned"] = self.agreement(model)
         steps, lr = given.quantize_steps, given.quantize_lr
         model = quantise(self.teacher, model, inputs, information, given.bytes, steps, lr=lr, **settings)
-        if any(isinstance(module, _BatchNorm) for module in model.modules()):
+        has_norms = any(isinstance(module, _BatchNorm) for module in model.modules())
+        if has_norms and given.statistics == "matched":
             row["before_statistics"] = self.agreement(model)
             images = self.training[:STATISTICS].split(64)
             match_statistics(model, self.teacher, [self.preprocessing(part) for part in images])
@@ -367,6 +380,11 @@ class Study:
         return row
 
 
+def _extent(settings: dict[str, object]) -> tuple[object, ...]:
+    """Return the settings that tell rows of one network apart."""
+    return tuple(settings[name] for name in ("bytes", "steps", "quantize_steps"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("network", choices=scored())
@@ -385,6 +403,9 @@ def main() -> None:
     parser.add_argument("--quantize-lr", type=float, default=3e-5)
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--batch-norm", choices=("frozen", "training"), default="frozen", help="statistics in training")
+    parser.add_argument(
+        "--statistics", choices=("matched", "kept"), default="matched", help="of batch norms, at the end"
+    )
     parser.add_argument("--bf16", action="store_true", help="bfloat16 autocast, also where networks are evaluated")
     parser.add_argument("--data-root", type=Path, help="where weights are kept, instead of the user's cache")
     parser.add_argument("--validate", action="store_true", help="leave out the test pictures")
@@ -398,10 +419,9 @@ def main() -> None:
     content: dict[str, list[dict[str, object]]] = {"rows": []}
     if options.results and options.results.exists():
         content = json.loads(options.results.read_text(encoding="utf-8"))
-    known = ("network", "sparsity", "seed")
-    done = {tuple(row[name] for name in known) for row in content["rows"]}
+    done = {(row["network"], row["sparsity"], row["seed"], *_extent(row["config"])) for row in content["rows"]}
     for seed, sparsity in itertools.product(range(options.seeds), options.sparsity):
-        if (options.network, sparsity, seed) in done:
+        if (options.network, sparsity, seed, *_extent(vars(options))) in done:
             continue
         row = study.run(sparsity, seed)
         content["rows"].append(row)

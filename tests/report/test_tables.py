@@ -278,7 +278,7 @@ def test_networks_pruned_without_their_data_are_shown_by_size_with_paired_differ
     row = {"network": "a net", "weights": 1000, "kept": 500, "bytes": 2400, "dense_bytes": 10_000, "images": 5000}
     row |= {"top1": 68.0, "top1_dense": 69.0, "top5_dense": 89.0, "top1_interval": 1.29, "latency": {"speedup": 1.5}}
     row |= {"top1_difference": [-1.0, 0.8], "top5_difference": [0.5, 0.6]}
-    row |= {"config": {"steps": 60, "quantize_steps": 40, "batch": 32}}
+    row |= {"config": {"steps": 60, "quantize_steps": 40, "batch": 32, "precision": "bf16"}}
     (tmp_path / "benchmarks").mkdir()
     content = {"rows": [row, row | {"kept": 300}]}
     (tmp_path / "benchmarks" / "pruned_without_data.json").write_text(json.dumps(content))
@@ -287,6 +287,7 @@ def test_networks_pruned_without_their_data_are_shown_by_size_with_paired_differ
     assert smaller[0] == "a net, 70.0 %"
     assert larger == (
         "a net, 50.0 %",
+        "100",
         "2,400 bytes",
         "24.0 %",
         "68.0 ± 1.3",
@@ -294,8 +295,8 @@ def test_networks_pruned_without_their_data_are_shown_by_size_with_paired_differ
         "+0.5 ± 0.6",
         "1.50×",
     )
-    assert "a net 100 steps of 32" in grid.note
-    assert "a net 69.0 / 89.0 %" in grid.note
+    assert "steps of 32" in grid.note
+    assert "a net 69.0 / 89.0 %. Differences are paired; 95 % intervals. All were evaluated in bfloat16" in grid.note
 
 
 def test_budgets_are_shown_with_the_worst_optimizer(tmp_path):

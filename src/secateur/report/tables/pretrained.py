@@ -91,16 +91,18 @@ def scores_table(results: Path) -> Grid:
 
 def pruned_table(results: Path) -> Grid:
     """Show networks pruned without their training data, as `benchmarks/pruned_without_data.py` measured them."""
-    title = "Pretrained networks pruned without their training data"
-    header = ("network, zeros", "file", "of float32", "top-1, %", "top-1, lost or won", "top-5, lost or won", "speed")
+    title = "Pretrained networks pruned without their training set"
+    header = ("network, zeros", "steps", "file", "of float32", "top-1, %", "top-1, change", "top-5, change", "speed")
     rows, dense = [], {}
-    found = read_benchmark(results, "pruned_without_data")["rows"]
+    measured = read_benchmark(results, "pruned_without_data")
+    found = measured["rows"]
     for row in sorted(found, key=lambda row: (row["network"], row["kept"])):
         name = row["network"]
         dense[name] = f"{name} {row['top1_dense']:.1f} / {row['top5_dense']:.1f} %"
         rows.append(
             (
                 f"{name}, {100 - 100 * row['kept'] / row['weights']:.1f} %",
+                str(row["config"]["steps"] + row["config"]["quantize_steps"]),
                 f"{row['bytes']:,} bytes",
                 f"{100 * row['bytes'] / row['dense_bytes']:.1f} %",
                 f"{row['top1']:.1f} ± {row['top1_interval']:.1f}",
@@ -110,18 +112,17 @@ def pruned_table(results: Path) -> Grid:
         )
     if not rows:
         return Grid(title, header, ())
-    steps = ", ".join(
-        f"{row['network']} {row['config']['steps'] + row['config']['quantize_steps']} steps of {row['config']['batch']}"
-        for row in found
-    )
     images = f"{found[0]['images']:,}"
+    is_rounded = any(row["config"]["precision"] == "bf16" for row in found)
+    precision = "All were evaluated in bfloat16, which moves a score by a few tenths. " if is_rounded else ""
     note = (
-        "Each network learned from itself, as it was, on photographs of other data sets and without labels, while "
-        f"`Pruner` cut its weights and then while a layer had few values ({steps}; one seed, one thread). What is "
-        f"evaluated is the file, on the {images} pictures of the table above; dense on the same pictures, top-1 / "
-        f"top-5: {', '.join(dense.values())}. Differences are paired; 95 % intervals. Zeros are counted among all "
-        "weights. Speed: `compile_sparse` compared with the same network dense, one picture at a time. The rival of "
-        "squeezenet is Han's file of 675,763 bytes, which is the dense network here: 66.6 % of its weights are zero."
+        "Each network learned from itself, as it was, on photographs without labels, while `Pruner` cut its weights "
+        f"and then while a layer had few values; steps of {found[0]['config']['batch']}, one seed, one thread. "
+        f"{measured.get('remark', '')}What is "
+        f"evaluated is the file, on the {images} pictures of the table above; as it was, on the same pictures, top-1 / "
+        f"top-5: {', '.join(dense.values())}. Differences are paired; 95 % intervals. {precision}Zeros are counted "
+        "among all weights. Speed: `compile_sparse` compared with the same network dense, one picture at a time. "
+        "squeezenet starts from Han's network, whose file has 675,763 bytes and 66.6 % zeros."
     )
     return Grid(title, header, tuple(rows), note)
 
