@@ -80,7 +80,7 @@ class FeatureStudy:
         return Job(
             network=NETWORK,
             data=self.data,
-            start=str(start.resolve()),
+            start=str(start),
             preset="general",
             methods=(replace(self.method, fine_tune=0.0),),
             recipe=self.whole_recipe,

@@ -73,8 +73,8 @@ _INTRODUCTION = """# Results
 `make readme` writes this page from the files in `results/`. `secateur reproduce` produces those of runs, one JSON per
 seed with settings, versions and times; the scripts in `benchmarks/` produce those of speed, codecs and pretrained
 networks. All settings of runs were chosen on images split from the training set; the test set was read once, at the
-end. "not run" marks what was not run. AlexNet and transfer learning, the paper's other experiments, are not reproduced
-yet."""
+end. "not run" marks what was not run. AlexNet on ILSVRC-2012 and transfer learning, the paper's other experiments, are
+not reproduced yet."""
 
 
 def with_results(readme: str, results: Path) -> str:
