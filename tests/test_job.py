@@ -94,7 +94,7 @@ def test_another_method_trains_for_as_many_epochs_in_all():
     [
         (lambda: InputConfig(augment=1.5), r"augment must lie in \[0, 1\], got 1.5"),
         (lambda: InputConfig(input_dropout=-0.1), "input_dropout must lie"),
-        (lambda: InputConfig(scaling="grey"), "scaling must be one of unit, standard, got 'grey'"),
+        (lambda: InputConfig(scaling="grey"), "scaling must be one of unit, standard, levels, got 'grey'"),
         (lambda: InputConfig(crop="vgg"), "crop must be one of centre, shift-flip, alexnet, resized, got 'vgg'"),
         (lambda: InputConfig(crop="resized", augment=0.5), 'augment distorts digits and crop "resized" cuts photogr'),
         (lambda: InputConfig(most_unreadable=2), r"most_unreadable must lie in \[0, 1\], got 2"),

@@ -459,7 +459,7 @@ def test_json_is_one_document_and_progress_goes_elsewhere(command):
     assert (code, result["weights"]) == (0, 266_200)
     assert "train 1/1" in complained
     _, printed, complained = command("evaluate", "--json")
-    assert set(json.loads(printed)) == {"run", "errors", "images"}
+    assert set(json.loads(printed)) == {"run", "errors", "images", "top5_errors"}
     assert complained == ""
 
 

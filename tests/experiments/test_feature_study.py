@@ -10,7 +10,8 @@ from torch import nn
 from secateur import networks
 from secateur.data import DATA_SETS, Scaling
 from secateur.experiments.studies import feature_study
-from secateur.experiments.studies.feature_study import FeatureStudy, run_feature_study
+from secateur.experiments.studies.feature_study import run_feature_study
+from secateur.experiments.studies.feature_summary import FeatureStudy
 from secateur.experiments.studies.grid import Places
 from secateur.networks.network import Network
 from secateur.pretrained import Start

@@ -23,7 +23,8 @@ from secateur.experiments.studies.decay import run_decay_study
 from secateur.experiments.studies.epochs import search_epochs
 from secateur.experiments.studies.error_increase import error_increase_jobs, publish_error_increase
 from secateur.experiments.studies.error_increase_summary import error_increase_path
-from secateur.experiments.studies.feature_study import FeatureStudy, Part, run_feature_study
+from secateur.experiments.studies.feature_study import Part, run_feature_study
+from secateur.experiments.studies.feature_summary import FeatureStudy
 from secateur.experiments.studies.figures import hard_views, run_gathering, smooth_views
 from secateur.experiments.studies.gathering import FIGURES, GatheringStudy, Views, figure_path, gathering
 from secateur.experiments.studies.grid import Places, jobs, jobs_of_method, run_missing

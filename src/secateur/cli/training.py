@@ -71,7 +71,7 @@ class Training(Command):
         str,
         Doc(
             f"settings that the other flags then change: {_listed(preset_names())}; general is the default for "
-            "networks that no other has settings for"
+            "all networks but the LeNets"
         ),
     ] = "paper"
     method: Annotated[

@@ -142,6 +142,7 @@ _PRESETS: Mapping[str, Mapping[str, Preset]] = {
     },
     "general": {},
 }
+_PAPER_BY_DEFAULT = "lenet-300-100", "lenet-5"  # AlexNet's settings of the paper are for ILSVRC-2012 alone
 # The settings of presets that take any network, for those that they have none of their own for.
 _FOR_ANY = {
     "paper": Preset(method=Manessi2018(), coding=_PUBLISHED_CODING),
@@ -157,9 +158,8 @@ def preset_names() -> tuple[str, ...]:
 
 
 def default_preset(network: str | None) -> str:
-    """Return the preset that the command line starts from: "general" for networks that no preset has settings for."""
-    is_known = network is None or any(network in known for known in _PRESETS.values())
-    return "paper" if is_known else "general"
+    """Return the preset that the command line starts from: "paper" for the LeNets, "general" for all others."""
+    return "paper" if network is None or network in _PAPER_BY_DEFAULT else "general"
 
 
 def has_preset(name: str, network: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from secateur import data, networks
 from secateur.atomic import write_atomically
-from secateur.budget import Budget
 from secateur.data import Inputs, Scaling, Split
 from secateur.data.downloads import cache_directory
 from secateur.data.features import Features, cached_features
@@ -30,63 +29,23 @@ from secateur.experiments.models import load_state
 from secateur.experiments.outcome import FILE
 from secateur.experiments.presets import run_name
 from secateur.experiments.runner import carry_out, is_finished, run
+from secateur.experiments.studies.feature_summary import NETWORK, FeatureStudy, whole_path
 from secateur.experiments.studies.grid import Places, to_publish
 from secateur.experiments.studies.published import read_history, result_path
 from secateur.files import load
-from secateur.job import InputConfig, Job
-from secateur.methods import Budgeted, Dense, Method
+from secateur.job import Job
+from secateur.methods import Dense, Method
 from secateur.networks import Shape
 from secateur.networks.seeding import seeded
 from secateur.pretrained import BY_NAME, Start, read_start
 from secateur.results import EvaluationResult, PublishedRun, write
 from secateur.train.observers import Observer
-from secateur.train.recipe import Recipe
 from secateur.train.task import Task
 from secateur.weights.reading import copied
 
-NETWORK, LAYERS = "alexnet-torchvision", "alexnet-torchvision-classifier"
 Part: TypeAlias = Literal["all", "features", "dense", "pruned", "whole"]
 
 _MOST_VALIDATION = 5000
-# An hour of one core each with 100,000 pictures, in bf16.
-_SGD = Recipe(epochs=14, optimizer="sgd", lr=1e-2, schedule="cosine", clip_norm=5.0, precision="bf16")
-_WHOLE = replace(_SGD, epochs=1, batch_size=64, lr=1e-3)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeatureStudy:
-    """What is trained on which pictures, how far it is pruned, and for how long."""
-
-    data: str = "tiny-imagenet"
-    ratio: float = 20.0
-    recipe: Recipe = _SGD
-    whole_recipe: Recipe = _WHOLE
-    seed: int = 0
-    input_shape: Shape = (3, 224, 224)
-
-    def classifier_job(self, method: Method) -> Job:
-        """Return the training of the linear layers by a method."""
-        return Job(
-            network=LAYERS, data=self.data, preset="general", methods=(method,), recipe=self.recipe, seed=self.seed
-        )
-
-    @property
-    def method(self) -> Budgeted:
-        """How the linear layers are pruned, and then the whole network."""
-        return Budgeted(budget=Budget(ratio=self.ratio))
-
-    def whole_job(self, start: Path) -> Job:
-        """Return the training of the whole network from the weights in a file."""
-        return Job(
-            network=NETWORK,
-            data=self.data,
-            start=str(start),
-            preset="general",
-            methods=(replace(self.method, fine_tune=0.0),),
-            recipe=self.whole_recipe,
-            inputs=InputConfig(input_shape=self.input_shape),
-            seed=self.seed,
-        )
 
 
 def run_feature_study(
@@ -119,11 +78,6 @@ def run_feature_study(
         if not path.exists():
             finished = run(job, places.runs, data_root=places.data_root, resume=True, observer=observer)
             yield write(path, to_publish(finished, places.data_root))
-
-
-def whole_path(results: Path, job: Job) -> Path:
-    """Return the path of the published result of the whole network."""
-    return result_path(results, job, variant="whole")
 
 
 def convolutions_of(start: Start, classes: int, input_shape: Shape) -> tuple[Callable[[Tensor], Tensor], Shape]:

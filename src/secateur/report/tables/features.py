@@ -5,21 +5,14 @@ from __future__ import annotations
 from math import isnan
 from pathlib import Path
 
-from secateur.experiments.studies.feature_study import FeatureStudy, whole_path
-from secateur.experiments.studies.published import result_path
-from secateur.methods import Dense
+from secateur.experiments.studies.feature_summary import FeatureStudy, feature_paths
 from secateur.report.tables.grid import Grid
 from secateur.results import PublishedRun, read
 
 
 def feature_tables(results: Path, study: FeatureStudy) -> list[Grid]:
     """Show the dense and the pruned linear layers and the whole network, and how much each layer keeps."""
-    paths = {
-        "fc6–fc8, dense": result_path(results, study.classifier_job(Dense())),
-        "fc6–fc8, pruned": result_path(results, study.classifier_job(study.method)),
-        "the whole network, pruned end to end": whole_path(results, study.whole_job(Path())),
-    }
-    runs = {name: read(PublishedRun, path) for name, path in paths.items() if path.exists()}
+    runs = {name: read(PublishedRun, path) for name, path in feature_paths(results, study).items() if path.exists()}
     header = ("trained", "top-1 error %", "top-5 error %", "weights", "weights kept", "ratio", "minutes")
     rows = tuple(_row(name, run) for name, run in runs.items())
     note = (
