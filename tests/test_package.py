@@ -26,6 +26,7 @@ LAYERS = (
     ("pretrained",),
     ("files", "methods"),
     ("run",),
+    ("transfer",),
     ("job",),
     ("results", "literature"),
     ("experiments",),
