@@ -352,3 +352,22 @@ def test_weights_that_became_nan_are_named_as_the_reason():
         model[6].parametrizations.weight.original[0, 0] = math.nan
     with pytest.raises(FloatingPointError, match=r'"6\.weight" became NaN'):
         pruner.advance(STEPS, STEPS)
+
+
+def test_a_layer_that_starts_at_zero_is_pruned_like_the_others():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 10))
+    nn.init.zeros_(model[2].weight)  # as the last layer of a residual branch often is
+    with pytest.warns(UserWarning, match="all zeros"):
+        pruner = Pruner(model, Budget(ratio=5), steps=STEPS)
+    assert pruner.wanted(0) == pruner.weights  # zeros that were never trained are not those of a sparse network
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    inputs, labels = torch.randn(64, 20), torch.randint(10, (64,))
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+        pruner.step()
+    plain = prune(model)
+    assert count(plain).prunable.kept == 900 // 5
+    assert 0 < int(plain[2].weight.count_nonzero()) < 300

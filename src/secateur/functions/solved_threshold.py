@@ -7,6 +7,8 @@ may take any value, below t too. `secateur.Pruner` sets t; formulas are at the h
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -48,7 +50,7 @@ class SolvedThreshold(LearnedThreshold):
         zeros = torch.zeros(shape, dtype=kind, device=weight.device)
         super().__init__(zeros, SHARPNESS)
         self.register_buffer("solved", zeros.clone())
-        self.register_buffer("unit", weight.detach().to(kind).square().mean().sqrt())
+        self.register_buffer("unit", _size_at_start(weight.detach().to(kind)))
         self.register_buffer("relative", zeros.clone())
         self.register_buffer("moments", torch.zeros(4, *shape, dtype=kind, device=weight.device))
         self.register_buffer("gradient", zeros.clone())
@@ -137,6 +139,13 @@ class SolvedThreshold(LearnedThreshold):
     def extra_repr(self) -> str:
         """Show the sharpness and the number of thresholds."""
         return f"sharpness={self.alpha:g}, thresholds={self.threshold.numel()}"
+
+
+def _size_at_start(weight: Tensor) -> Tensor:
+    """Return the root mean square of the weights; of a layer that starts at zero, that of torch's usual start."""
+    size = weight.square().mean().sqrt()
+    inputs = max(weight[:1].numel(), 1)
+    return torch.where(size > 0, size, 1 / math.sqrt(3 * inputs))
 
 
 class _Fixed(torch.autograd.Function):

@@ -94,7 +94,8 @@ class Pruner:
         self.weights = sum(each.weight.numel() for each in self._pruned)
         self._others = [tensor for tensor in tensors(model) if not tensor.has(SolvedThreshold)]
         if is_new:
-            self._begin(sum(int(each.weight.count_nonzero()) for each in self._pruned))
+            # A layer of zeros alone has not been trained yet: these are not the zeros of a sparse network.
+            self._begin(sum(int(each.weight.count_nonzero()) or each.weight.numel() for each in self._pruned))
         self._set_budget(budget)
 
     def restart(self, budget: Budget) -> None:
