@@ -108,6 +108,13 @@ def test_lists_of_voc_that_disagree_are_named(tmp_path):
         load(tmp_path, "voc2007")
 
 
+def test_a_label_of_voc_that_is_not_a_number_is_named(tmp_path):
+    main = write_voc(tmp_path) / "ImageSets" / "Main"
+    (main / "sofa_test.txt").write_text("000001 -1\n000002 nan\n")
+    with pytest.raises(DataError, match=r"sofa_test.txt has the label nan, which is not one of -1, 0, 1"):
+        load(tmp_path, "voc2007")
+
+
 def write_uiuc(root, attributes=64):
     data = root / "uiuc-attributes"
     write(data / "VOCdevkit" / "VOC2008" / "JPEGImages", ["2008_000008.jpg", "2008_000012.jpg"])
@@ -161,7 +168,7 @@ def test_h3d_has_nine_attributes_of_people_of_which_some_are_unknown(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        ({"values": "1 2 0 0 0 0 0 0 0"}, "an attribute that is none of -1, 0 and 1"),
+        ({"values": "1 2 0 0 0 0 0 0 0"}, "the label 2, which is not one of -1, 0, 1"),
         ({"values": "1 x 0 0 0 0 0 0 0"}, "something else instead of a number"),
         ({"box": "5 5 0 9"}, "the empty box 5 5 5 14"),
         ({"box": "nan 5 1 9"}, "the empty box"),
@@ -238,6 +245,9 @@ def test_flowers_have_their_split_in_files_of_matlab(tmp_path):
 def test_damaged_files_of_matlab_are_named(tmp_path):
     folder = write_flowers(tmp_path, labels=(1, 2))
     with pytest.raises(DataError, match=r"imagelabels.mat has 2 labels, fewer than setid.mat has pictures"):
+        load(tmp_path, "flowers102")
+    write_flowers(tmp_path, labels=(1, 2, 0, 1, 2, 1))
+    with pytest.raises(DataError, match=r"imagelabels.mat or setid.mat has a number below 1"):
         load(tmp_path, "flowers102")
     (folder / "imagelabels.mat").write_bytes(b"<html>not found</html>" * 20)
     with pytest.raises(DataError, match=r"imagelabels.mat is damaged or has no labels"):

@@ -18,6 +18,8 @@ def _read(folder: Path) -> Classification:
         return read_parts(folder)
     [labels] = _read_mat(folder / "imagelabels.mat", "labels")
     train, validation, test = _read_mat(folder / "setid.mat", "trnid", "valid", "tstid")
+    if min(labels + train + validation + test) < 1:
+        raise IncompleteError("imagelabels.mat or setid.mat has a number below 1")
     if max(train + validation + test) > len(labels):
         raise IncompleteError(f"imagelabels.mat has {len(labels):,} labels, fewer than setid.mat has pictures")
     classes = [str(number) for number in range(1, max(labels) + 1)]

@@ -20,9 +20,7 @@ def _read_holidays(folder: Path) -> Retrieval:
         if pictures[first].path.stem != f"{group}00" or not others:
             found = f"{len(others) + 1} of the pictures {group}*.jpg"
             raise IncompleteError(f"only {found} were found where {group}00.jpg and others are needed")
-    queries = [
-        Query(pictures[first], frozenset(others), frozenset({first})) for first, *others in groups.values() if others
-    ]
+    queries = [Query(pictures[first], frozenset(others), frozenset({first})) for first, *others in groups.values()]
     return Retrieval(pictures, tuple(queries), "ap")
 
 

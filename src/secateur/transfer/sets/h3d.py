@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from secateur.data.pictures import printable
-from secateur.transfer.sets.entry import IncompleteError, TransferSet
-from secateur.transfer.sets.lists import box_of, labels_of, numbers, read_rows, require_pictures
+from secateur.transfer.sets.entry import TransferSet
+from secateur.transfer.sets.lists import box_of, labels_of, numbers, read_rows, require_pictures, require_values
 from secateur.transfer.task import Attributes, Labels, Picture
 
 ATTRIBUTES = (
@@ -30,8 +29,7 @@ def _read_part(folder: Path) -> tuple[tuple[Picture, ...], Labels]:
         left, top, width, height, *values = numbers(words, path)
         found.append(Picture(folder / file, box_of(left, top, left + width, top + height, path)))
         known = [0 if math.isnan(value) else value for value in values]
-        if not set(known) <= {-1.0, 0.0, 1.0}:
-            raise IncompleteError(f"{printable(path)} has an attribute that is none of -1, 0 and 1")
+        require_values(known, (-1, 0, 1), path)
         labels.append([int(value) for value in known])
     return tuple(found), labels_of(labels)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,14 @@ def numbers(words: Iterable[str], path: Path) -> list[float]:
         return [float(word) for word in words]
     except ValueError as error:
         raise IncompleteError(f"{printable(path)} has something else instead of a number ({error})") from error
+
+
+def require_values(values: Iterable[float], allowed: Collection[int], path: Path) -> None:
+    """Raise an IncompleteError that names a label of a list outside the allowed ones."""
+    strange = [value for value in values if value not in allowed]
+    if strange:
+        choices = ", ".join(map(str, allowed))
+        raise IncompleteError(f"{printable(path)} has the label {strange[0]:g}, which is not one of {choices}")
 
 
 def box_of(left: float, top: float, right: float, bottom: float, path: Path) -> Box:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from secateur.data.pictures import printable
-from secateur.transfer.sets.entry import IncompleteError, TransferSet
-from secateur.transfer.sets.lists import box_of, labels_of, numbers, read_lines, read_rows, require_pictures
+from secateur.transfer.sets.entry import TransferSet
+from secateur.transfer.sets.lists import (
+    box_of,
+    labels_of,
+    numbers,
+    read_lines,
+    read_rows,
+    require_pictures,
+    require_values,
+)
 from secateur.transfer.task import Attributes, Labels, Picture
 
 _PASCAL, _YAHOO = "VOCdevkit/VOC2008/JPEGImages", "ayahoo_test_images"
@@ -29,8 +36,7 @@ def _read_part(path: Path, pictures: Path, attributes: int) -> tuple[tuple[Pictu
     for file, _, *words in read_rows(path, _BEFORE + attributes):
         left, top, right, bottom, *values = numbers(words, path)
         found.append(Picture(pictures / file, box_of(left - 1, top - 1, right, bottom, path)))
-        if not set(values) <= {0.0, 1.0}:
-            raise IncompleteError(f"{printable(path)} has an attribute that is neither 0 nor 1")
+        require_values(values, (0, 1), path)
         labels.append([1 if value else -1 for value in values])
     return tuple(found), labels_of(labels)
 

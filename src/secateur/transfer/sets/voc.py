@@ -6,7 +6,7 @@ from pathlib import Path
 
 from secateur.data.pictures import printable
 from secateur.transfer.sets.entry import IncompleteError, TransferSet
-from secateur.transfer.sets.lists import labels_of, numbers, read_rows, require_pictures
+from secateur.transfer.sets.lists import labels_of, numbers, read_rows, require_pictures, require_values
 from secateur.transfer.task import Attributes, Labels, Picture
 
 CLASSES = (
@@ -31,10 +31,11 @@ def _read_part(devkit: Path, part: str) -> tuple[tuple[Picture, ...], Labels]:
     for path, rows in zip(lists, columns, strict=True):
         if [name for name, _ in rows] != names:
             raise IncompleteError(f"{printable(path)} lists other pictures than {lists[0].name}")
-    values = [
-        [int(value) for value in numbers((label for _, label in rows), path)]
-        for path, rows in zip(lists, columns, strict=True)
-    ]
+    values = []
+    for path, rows in zip(lists, columns, strict=True):
+        column = numbers((label for _, label in rows), path)
+        require_values(column, (-1, 0, 1), path)
+        values.append([int(value) for value in column])
     pictures = tuple(Picture(devkit / "JPEGImages" / f"{name}.jpg") for name in names)
     return pictures, labels_of(values).T.copy()
 
