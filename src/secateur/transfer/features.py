@@ -51,7 +51,7 @@ class FeatureNetwork:
 
     def read_module(self) -> nn.Module:
         """Return the module whose output, or input if no layer was named, is used; a ValueError says what is wrong."""
-        modules = dict(self.model.named_modules())
+        modules: dict[str, nn.Module] = dict(self.model.named_modules())
         if self.layer is not None:
             modules.pop("")
             require_one_of(f"layer of {self.name}", self.layer, modules)
@@ -96,7 +96,9 @@ def normalized(features: FeatureMatrix) -> npt.NDArray[np.float32]:
     """Return rows of length 1 as float32; a row of zeros stays as it is."""
     rows = np.asarray(features, np.float32)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+    scaled = np.zeros_like(rows)
+    np.divide(rows, lengths, out=scaled, where=lengths > 0)
+    return scaled
 
 
 @contextmanager

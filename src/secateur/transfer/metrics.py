@@ -79,4 +79,5 @@ def _found_and_shown(is_relevant: Numbers, scores: Numbers, weights: Numbers | N
 
 def _ratio(part: Numbers, whole: Numbers, otherwise: float = np.nan) -> Numbers:
     filled = np.full(np.shape(part), otherwise)
-    return np.divide(part, whole, out=filled, where=np.asarray(whole) > 0)
+    np.divide(part, whole, out=filled, where=np.asarray(whole) > 0)
+    return filled

@@ -138,7 +138,9 @@ def mean_score(labels: Numbers, scores: Numbers, score: AttributeScore, weights:
     values = np.array(columns)
     is_known = ~np.isnan(values)
     total, count = np.where(is_known, values, 0.0).sum(axis=0), is_known.sum(axis=0)
-    return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)
+    mean = np.full(np.shape(total), np.nan)
+    np.divide(total, count, out=mean, where=count > 0)
+    return mean
 
 
 def _difference(
