@@ -68,10 +68,11 @@ class Transfer(Command):
             module for source in (self.dense, self.pruned) if is_import_path(source) for module in modules_of(source)
         ]
         trust = allow_imports((*self.trust, *given))
-        dense, pruned = (
-            feature_network(source, layer=self.layer, is_sparse=self.sparse, trust=trust, root=self.data_root)
-            for source in (self.dense, self.pruned)
-        )
+        with usage():  # a layer that does not exist is known once the network is built
+            dense, pruned = (
+                feature_network(source, layer=self.layer, is_sparse=self.sparse, trust=trust, root=self.data_root)
+                for source in (self.dense, self.pruned)
+            )
         console, found = Console(stderr=self.json), []
         for entry in entries:
             task = entry.load(root)
