@@ -39,6 +39,23 @@ class PublishedLayers:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PublishedTransfer:
+    """A row of the paper's table 3: the features of AlexNet, dense and pruned, on another data set."""
+
+    task: str
+    data: str
+    title: str
+    measure: str
+    dense: float
+    pruned: float
+
+    @property
+    def command(self) -> str:
+        """The command that runs this row with two networks of the user."""
+        return f"secateur transfer DENSE PRUNED --tasks {self.data} --save results/transfer/{self.data}.json"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Erratum:
     """A misprint of the paper: where, what is printed, and what it should be."""
 
@@ -207,6 +224,27 @@ LAYERS: tuple[PublishedLayers, ...] = (
         total=91.5,
         source=_TABLE2,
     ),
+)
+
+_CLASSES, _FINE = "Image classification", "Fine grained recognition"
+_ATTRIBUTES, _INSTANCES = "Attribute detection", "Visual instance retrieval"
+
+# task, data set, title, measure, dense, pruned
+TRANSFER: tuple[PublishedTransfer, ...] = tuple(
+    PublishedTransfer(task=task, data=data, title=title, measure=measure, dense=dense, pruned=pruned)
+    for task, data, title, measure, dense, pruned in (
+        (_CLASSES, "voc2007", "Pascal VOC 2007", "mAP", 0.6235, 0.6132),
+        (_CLASSES, "mit67", "MIT-67 indoor scenes", "accuracy", 0.5440, 0.5425),
+        (_FINE, "cub200", "Birds (CUB) 200-2011", "accuracy", 0.5043, 0.5173),
+        (_FINE, "flowers102", "Oxford 102 flowers", "accuracy", 0.8477, 0.8542),
+        (_ATTRIBUTES, "uiuc-attributes", "UIUC 64 object attributes", "mAUC", 0.7999, 0.7953),
+        (_ATTRIBUTES, "h3d-attributes", "H3D person attributes", "mAP", 0.5664, 0.5646),
+        (_INSTANCES, "oxford5k", "Oxford5k buildings", "mAP", 0.3471, 0.3901),
+        (_INSTANCES, "paris6k", "Paris6k buildings", "mAP", 0.5958, 0.6007),
+        (_INSTANCES, "sculptures6k", "Sculptures6k", "mAP", 0.3093, 0.2982),
+        (_INSTANCES, "holidays", "Holidays", "mAP", 0.7302, 0.7187),
+        (_INSTANCES, "ukbench", "UKbench", "Recall@4", 0.8770, 0.8904),
+    )
 )
 
 ERRATA: tuple[Erratum, ...] = (

@@ -120,7 +120,7 @@ def _with_a_published_reference(monkeypatch):
             'there is no network with published rows "resnet-20":',
         ),
         ("summary lenet-6", 'there is no network "lenet-6": did you mean "lenet-5"?'),
-        ("reproduce table3", 'there is no table or figure "table3": did you mean "table2"?'),
+        ("reproduce table4", 'there is no table or figure "table4": did you mean "table'),
         ("reproduce rival --networks alexnet", "rival is run on MNIST, which alexnet does not take"),
         ("reproduce rival --data digits", "--data is for table1 and table2: rival is run on the paper's data"),
         ("reproduce table1 --data imagenett", 'there is no data set "imagenett": did you mean "imagenette"?'),

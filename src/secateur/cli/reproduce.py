@@ -41,6 +41,7 @@ from secateur.report.tables.features import feature_tables
 from secateur.report.tables.files import decay_table, file_table
 from secateur.report.tables.grid import Grid
 from secateur.report.tables.paper import search_table, sensitivity_table, table1, table2
+from secateur.report.tables.transfer import table3
 from secateur.report.terminal import Watcher, say
 from secateur.results import read, write
 from secateur.train.processes import is_main_process
@@ -56,7 +57,8 @@ class Reproduce(Command):
         tyro.conf.Positional[str],
         named("WHAT"),
         Doc(
-            "table1, table2, files, sensitivity, decay, rival (Deep Compression), methods (--methods under one "
+            "table1, table2, table3 (shown only), files, sensitivity, decay, rival (Deep Compression), methods "
+            "(--methods under one "
             "preset), together (pruning and quantisation learned together), error-increase (against a sweep), curve "
             "(networks for CIFAR-10 at several ratios), search "
             "(how epochs were chosen), alexnet-features (AlexNet on features of its pretrained convolutions), "
@@ -225,6 +227,7 @@ def _per_network(table: Callable[[Path, str], Grid], chosen: Reproduce) -> list[
 _STUDIES: dict[str, tuple[Callable[[Reproduce], Iterator[Path]], Callable[[Reproduce], list[Grid]]]] = {
     "table1": (_run_preset, lambda chosen: [table1(chosen.results, preset_names(), chosen.networks, data=chosen.data)]),
     "table2": (_run_preset, lambda chosen: [table2(chosen.results, chosen.preset, chosen.networks, data=chosen.data)]),
+    "table3": (lambda chosen: iter(()), lambda chosen: [table3(chosen.results)]),
     "files": (
         partial(_run_preset, to_file=True),
         lambda chosen: [file_table(chosen.results, preset_names(), chosen.networks)],

@@ -1,4 +1,4 @@
-"""Features of pictures: what a part of a network answers, computed once and kept on the disk as 16-bit floats."""
+"""Features of pictures: what a part of a network answers, computed once and kept on the disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from os import fsync
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ from torch.utils.data import Dataset
 from secateur.data.images import DataError, Shape, read_batches
 from secateur.data.inputs import Inputs
 
-_PICTURES_AT_A_TIME = 64
+FeatureType: TypeAlias = Literal["float16", "float32"]
+
+PICTURES_AT_A_TIME = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,15 +50,16 @@ def cached_features(
     inputs: Inputs,
     path: Path,
     *,
+    dtype: FeatureType = "float16",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Features:
     """Return the features of all pictures, of this shape, from a file that is written first if it is missing.
 
     The name of the file has to tell what the features depend on, such as a digest of the network's weights. A file that
-    is not finished has another name: it is never read, and the same call continues it. `progress` is told how many
-    pictures of all are done.
+    is not finished has another name: it is never read, and the same call continues it, with the same batches and so
+    the same bits. `progress` is told how many pictures of all are done.
     """
-    kind = np.dtype([("label", "<i4"), ("values", "<f2", shape)])
+    kind = np.dtype([("label", "<i4"), ("values", np.dtype(dtype).newbyteorder("<"), shape)])
     if not path.exists():
         _write(features, kind, inputs, path, progress)
     if path.stat().st_size != len(inputs) * kind.itemsize:
@@ -77,8 +80,10 @@ def _write(
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("ab") as file:
             _lock(file, path)
-            done = file.tell() // kind.itemsize
-            file.truncate(done * kind.itemsize)  # what a full disk or a kill has left of a row
+            # What a full disk or a kill has left of a batch is computed again: the same picture in a batch of another
+            # size may give other bits.
+            done = file.tell() // kind.itemsize // PICTURES_AT_A_TIME * PICTURES_AT_A_TIME
+            file.truncate(done * kind.itemsize)
             missing, free = (len(inputs) - done) * kind.itemsize, shutil.disk_usage(path.parent).free
             if missing > free:
                 raise DataError(f"{path} takes {missing:,} more bytes, and the disk has {free:,}: make room for it")
@@ -99,14 +104,16 @@ def _append(
     progress: Callable[[int, int], None],
 ) -> None:
     """Write the rows from a number on."""
-    batches = torch.arange(done, len(inputs)).split(_PICTURES_AT_A_TIME)
+    dtype = torch.float16 if kind["values"].base.itemsize == 2 else torch.float32
+    batches = torch.arange(done, len(inputs)).split(PICTURES_AT_A_TIME)
     for pixels, labels in read_batches(inputs.images, batches):
         with torch.no_grad():
-            values = features(inputs.scaling(pixels)).half()
+            values = features(inputs.scaling(pixels)).to(dtype)
         if not bool(values.isfinite().all()):
-            raise DataError(f"features beyond ±{torch.finfo(torch.float16).max:,.0f} do not fit into 16 bits")
+            bits, most = torch.finfo(dtype).bits, torch.finfo(dtype).max
+            raise DataError(f"features that are NaN or beyond ±{most:,.6g} do not fit into {bits} bits")
         rows = np.empty(len(labels), kind)
-        rows["label"], rows["values"] = labels.numpy(), values.view(len(labels), *kind["values"].shape).numpy()
+        rows["label"], rows["values"] = labels.numpy(), values.reshape(len(labels), *kind["values"].shape).numpy()
         file.write(rows.tobytes())
         done += len(labels)
         progress(done, len(inputs))

@@ -75,11 +75,13 @@ def read_picture(
     invert: bool = False,
     crop: CropKind | None = None,
     seed: int | None = None,
+    box: Box | None = None,
 ) -> Tensor:
     """Return a picture as uint8 of a network's input shape (channels, height, width).
 
     It is converted to grey or RGB, turned upright as its EXIF data say, and resized to the height and width: stretched
-    or, with a kind of `crop`, that part of it; a seed draws the part at random (see `crops.view`). `invert` exchanges
+    or, with a kind of `crop`, that part of it; a seed draws the part at random (see `crops.view`). With a `box` (left,
+    top, right and bottom in pixels) only that part of the picture is used, stretched. `invert` exchanges
     black and white, for a network trained on white strokes on black that is shown ink on paper. Transparent parts
     become the background: black, or white with `invert`. A DataError that begins with `name` says why a picture cannot
     be read.
@@ -89,6 +91,8 @@ def read_picture(
         raise ValueError(f"pictures have 1 channel or 3, the network takes {channels}")
 
     def shown(size: Size) -> View:
+        if box is not None:
+            return View(_inside(box, size, name))
         return View((0.0, 0.0, *size)) if crop is None else view(crop, size, (width, height), seed)
 
     mode, background = "L" if channels == 1 else "RGB", 255 if invert else 0
@@ -104,6 +108,15 @@ def read_picture(
         levels = [_moved(band, round(amount)) for band, amount in zip(levels, chosen.light, strict=True)]
     pixels = torch.from_numpy(np.stack(levels))
     return 255 - pixels if invert else pixels
+
+
+def _inside(box: Box, size: Size, name: str) -> Box:
+    """Return the part of a box that lies in a picture of a size."""
+    (left, top, right, bottom), (width, height) = box, size
+    left, top, right, bottom = max(left, 0.0), max(top, 0.0), min(right, width), min(bottom, height)
+    if left >= right or top >= bottom:
+        raise DataError(f"{name} has {width} × {height} pixels, and its box {box} covers none of them")
+    return left, top, right, bottom
 
 
 def picture_size(path: Path) -> tuple[int, int] | None:

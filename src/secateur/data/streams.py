@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from secateur.data.crops import CropKind, needs_pictures
+from secateur.data.crops import Box, CropKind, needs_pictures
 from secateur.data.images import DataError, ImageSet, Shape
 from secateur.data.pictures import printable, read_picture
 
@@ -27,11 +27,12 @@ _BATCHES_AHEAD = 2  # for each process
 
 
 class Place(NamedTuple):
-    """Where the bytes of a picture are: a file, or a part of one."""
+    """Where the bytes of a picture are: a file, or a part of one. With a box, only that part is shown."""
 
     path: str
     offset: int = 0
     size: int = -1  # −1: to the end of the file
+    box: Box | None = None
 
     def __str__(self) -> str:
         where = printable(self.path)
@@ -51,8 +52,10 @@ class Place(NamedTuple):
 class PictureStream:
     """Pictures that are read when asked for and cut to a shape: at the centre or, for training, at random.
 
+    Without a crop they are stretched to the shape.
+
     A picture that cannot be read is replaced by the next one that can, with that one's label, and a warning names it.
-    A share of `most_unreadable`, at least one picture, may be unreadable; more raise a DataError.
+    A share of `most_unreadable`, at least one picture unless it is 0, may be unreadable; more raise a DataError.
     `processes` read ahead in `read`; without a number, one for each core that there is for this process.
     """
 
@@ -60,7 +63,7 @@ class PictureStream:
     labels: Tensor
     classes: tuple[str, ...]
     shape: Shape
-    crop: CropKind = "centre"
+    crop: CropKind | None = "centre"
     most_unreadable: float = UNREADABLE
     processes: int | None = None
     _faults: dict[int, str] = field(default_factory=dict, init=False, repr=False)
@@ -76,7 +79,7 @@ class PictureStream:
     def batch(self, indices: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Read the pictures at `indices`; return them with their labels. A generator varies them at random."""
         seed = None
-        if generator is not None and needs_pictures(self.crop):
+        if generator is not None and self.crop is not None and needs_pictures(self.crop):
             seed = int(torch.randint(2**62, (), generator=generator))
         [found] = self.read([indices], seed)
         return found
@@ -159,6 +162,8 @@ class PictureStream:
 
 def require_few(reasons: Sequence[str], total: int, share: float) -> None:
     """Raise a DataError if more pictures are unreadable than can be skipped, or all of them."""
+    if share == 0 and reasons:
+        raise DataError(reasons[0])
     allowed = min(max(1, int(total * share)), total - 1)
     if len(reasons) > allowed:
         raise DataError(f"more than {allowed:,} of {total:,} pictures cannot be read; the first: {reasons[0]}")
@@ -183,7 +188,7 @@ class _Reader(Dataset["_Read"]):
     """Reads pictures in whatever process it is called."""
 
     shape: Shape
-    crop: CropKind
+    crop: CropKind | None
 
     def __getitems__(self, tasks: Sequence[_Task]) -> _Read:
         pixels, faults = torch.empty(len(tasks), *self.shape, dtype=torch.uint8), {}
@@ -196,7 +201,8 @@ class _Reader(Dataset["_Read"]):
 
     def read(self, task: _Task) -> Tensor:
         """Return a picture; a DataError names it and says why it cannot be read."""
-        return read_picture(io.BytesIO(task.place.read()), str(task.place), self.shape, crop=self.crop, seed=task.seed)
+        content, name = io.BytesIO(task.place.read()), str(task.place)
+        return read_picture(content, name, self.shape, crop=self.crop, seed=task.seed, box=task.place.box)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,198 @@
+"""What a layer of a network answers to pictures: computed once, kept on the disk and memory-mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, fx, nn
+
+from secateur.data import DataError, Inputs, Scaling
+from secateur.data.features import PICTURES_AT_A_TIME, FeatureType, cached_features
+from secateur.data.images import Shape
+from secateur.data.pictures import printable
+from secateur.data.streams import PictureStream, Place
+from secateur.graph.trace import trace
+from secateur.nearest import require_one_of
+from secateur.run.compile import compile_sparse
+from secateur.run.plan import Plan
+from secateur.transfer.task import Picture
+
+FeatureMatrix: TypeAlias = npt.NDArray[Any]  # (pictures, features)
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureNetwork:
+    """A network with what turns pictures into its inputs, and the layer whose output is used.
+
+    Without a layer, features are what the last linear layer reads. With `is_sparse`, the network up to the layer runs
+    on `compile_sparse`.
+    """
+
+    name: str
+    model: nn.Module
+    input_shape: Shape
+    scaling: Scaling
+    layer: str | None = None
+    is_sparse: bool = False
+
+    def __post_init__(self) -> None:
+        self.model.eval()
+        self.read_module()
+
+    def read_module(self) -> nn.Module:
+        """Return the module whose output, or input if no layer was named, is used; a ValueError says what is wrong."""
+        modules: dict[str, nn.Module] = dict(self.model.named_modules())
+        if self.layer is not None:
+            modules.pop("")
+            require_one_of(f"layer of {self.name}", self.layer, modules)
+            return modules[self.layer]
+        linear = [module for module in modules.values() if isinstance(module, nn.Linear)]
+        if not linear:
+            raise ValueError(f"{self.name} has no linear layer, whose input is used by default: name another layer")
+        return linear[-1]
+
+    def stream(self, pictures: Sequence[Picture]) -> PictureStream:
+        """Return pictures that are cut to their boxes and stretched to the network's inputs; all must be readable."""
+        places = [Place(str(picture.path), box=picture.box) for picture in pictures]
+        labels = torch.zeros(len(places), dtype=torch.int64)
+        return PictureStream(places, labels, ("picture",), self.input_shape, crop=None, most_unreadable=0.0)
+
+
+def extract(
+    network: FeatureNetwork,
+    pictures: Sequence[Picture],
+    cache: Path,
+    *,
+    dtype: FeatureType = "float32",
+    progress: Progress = lambda done, total: None,
+) -> FeatureMatrix:
+    """Return the features of pictures (pictures, features), from a file in `cache` that is written first if missing.
+
+    The file is named after a digest of the weights, the layer, the pictures and how they are read. A file that was
+    interrupted is continued and ends with the same bits.
+    """
+    path = cache / f"{_digest(network, pictures, dtype)}.features"
+    if not pictures:
+        return np.empty((0, _size(network)), dtype)
+    with _reading(network, path.with_suffix(".plan.json")) as features:
+        shape = (_size(network), 1, 1)
+        inputs = Inputs(network.stream(pictures), network.scaling)
+        found = cached_features(features, shape, inputs, path, dtype=dtype, progress=progress)
+    values: FeatureMatrix = found.rows["values"].reshape(len(pictures), -1)
+    return values
+
+
+def normalized(features: FeatureMatrix) -> npt.NDArray[np.float32]:
+    """Return rows of length 1 as float32; a row of zeros stays as it is."""
+    rows = np.asarray(features, np.float32)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    scaled = np.zeros_like(rows)
+    np.divide(rows, lengths, out=scaled, where=lengths > 0)
+    return scaled
+
+
+@contextmanager
+def outputs_of(network: FeatureNetwork) -> Iterator[Callable[[Tensor], Tensor]]:
+    """Give a function that maps inputs to features (inputs, features), read by a hook while the network runs."""
+    read: list[Tensor] = []
+
+    def keep(value: object) -> None:
+        if not isinstance(value, Tensor):
+            raise ValueError(f'layer "{network.layer}" of {network.name} returns a {type(value).__name__}, no tensor')
+        read.append(value.detach().flatten(1))
+
+    def features(inputs: Tensor) -> Tensor:
+        read.clear()
+        with torch.no_grad():
+            network.model(inputs)
+        if len(read) != 1:
+            where = "the last linear layer" if network.layer is None else f'layer "{network.layer}"'
+            raise ValueError(f"{where} of {network.name} runs {len(read)} times for an input, not once: name another")
+        return read.pop()
+
+    module = network.read_module()
+    if network.layer is None:
+        handle = module.register_forward_pre_hook(lambda _, given: keep(given[0]))
+    else:
+        handle = module.register_forward_hook(lambda _, __, answer: keep(answer))
+    try:
+        yield features
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def _reading(network: FeatureNetwork, plan: Path) -> Iterator[Callable[[Tensor], Tensor]]:
+    """Give a function that maps inputs to features.
+
+    What `compile_sparse` decides is kept in a file: another decision could change the last bits of the features.
+    """
+    if not network.is_sparse:
+        with outputs_of(network) as features:
+            yield features
+        return
+    example = torch.zeros(PICTURES_AT_A_TIME, *network.input_shape)
+    compiled = compile_sparse(_up_to_layer(network), example, plan=Plan.load(plan) if plan.exists() else None)
+    if not plan.exists() and isinstance(found := getattr(compiled, "plan", None), Plan):
+        plan.parent.mkdir(parents=True, exist_ok=True)
+        found.save(plan)
+
+    def sparse_features(inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            answer: Tensor = compiled(inputs)
+        return answer.flatten(1)
+
+    yield sparse_features
+
+
+def _up_to_layer(network: FeatureNetwork) -> nn.Module:
+    """Return the part of a network that computes its features."""
+    graph, wanted = trace(network.model), network.read_module()
+    calls: list[fx.Node] = []
+    if graph is not None:
+        name = next(name for name, module in network.model.named_modules() if module is wanted)
+        calls = [node for node in graph.graph.nodes if node.op == "call_module" and node.target == name]
+    if graph is None or len(calls) != 1:
+        raise ValueError(f"{network.name} cannot be cut at its layer for sparse kernels: extract without them")
+    [call] = calls
+    end = call if network.layer is not None else call.args[0]
+    [output] = [node for node in graph.graph.nodes if node.op == "output"]
+    output.args = (end,)
+    graph.graph.eliminate_dead_code()
+    graph.delete_all_unused_submodules()
+    graph.recompile()
+    return graph.eval()
+
+
+def _size(network: FeatureNetwork) -> int:
+    """Return how many features a picture has."""
+    with outputs_of(network) as features:
+        return features(torch.zeros(1, *network.input_shape)).shape[1]
+
+
+def _digest(network: FeatureNetwork, pictures: Sequence[Picture], dtype: FeatureType) -> str:
+    """Return a name for everything that features depend on."""
+    found = hashlib.sha256()
+    settings = [network.layer, network.input_shape, network.scaling.as_text(), dtype, network.is_sparse]
+    found.update(json.dumps([type(network.model).__qualname__, *settings, len(pictures)]).encode())
+    for name, tensor in sorted(network.model.state_dict().items()):
+        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    for picture in pictures:
+        try:
+            state = picture.path.stat()
+        except OSError as error:
+            raise DataError(f"{printable(picture.path)} cannot be read: {error.strerror or error}") from error
+        content = [printable(picture.path.absolute()), state.st_size, state.st_mtime_ns, picture.box]
+        found.update(json.dumps(content, default=float).encode())
+    return found.hexdigest()[:32]

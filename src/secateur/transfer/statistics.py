@@ -1,0 +1,169 @@
+"""Is a difference between two networks more than chance? Intervals and tests over the same items for both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from secateur.transfer.metrics import Numbers
+
+RESAMPLES = 10_000
+FEW_RESAMPLES = 1000  # of attributes, whose scores have to be ranked again
+_BLOCK_NUMBERS = 1 << 22  # random numbers in memory at a time
+_MOST_ENUMERATED = 12  # items whose signs are all tried
+
+Differences: TypeAlias = npt.NDArray[np.float64]
+AttributeScore: TypeAlias = Callable[[Numbers, Numbers, Numbers | None], Numbers]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A difference pruned − dense with its bootstrap interval of 95 %.
+
+    `least` is what the difference exceeds with a probability of 95 %: the one-sided bound.
+    """
+
+    difference: float
+    low: float
+    high: float
+    least: float
+
+    @property
+    def sentence(self) -> str:
+        """What the interval says about a loss, in points of percent."""
+        if self.high < 0:
+            return f"a loss of {-100 * self.high:.1f} to {-100 * self.low:.1f} points with 95 % probability"
+        most = max(0.0, math.ceil(-1000 * self.least - 1e-9) / 10)  # rounded up to a tenth of a point
+        if self.low > 0:
+            return f"a gain of {100 * self.low:.1f} to {100 * self.high:.1f} points with 95 % probability"
+        return f"no loss greater than {most:.1f} points with 95 % probability"
+
+
+def bootstrap_mean(differences: Numbers, *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+    """Return the mean of paired differences, one for each test item, with its interval."""
+    values = np.asarray(differences, np.float64)
+    means = np.concatenate([values[drawn].mean(axis=1) for drawn in _draws(len(values), resamples, seed)])
+    return _interval(float(values.mean()), means)
+
+
+def bootstrap_attributes(
+    labels: Numbers,
+    dense: Numbers,
+    pruned: Numbers,
+    score: AttributeScore,
+    *,
+    resamples: int = FEW_RESAMPLES,
+    seed: int = 0,
+) -> Interval:
+    """Return the difference of mean scores over attributes with its interval, by resampling pictures.
+
+    Labels and decision scores have the shape (pictures, attributes); labels of 0 count for nothing.
+    """
+    items = len(labels)
+    found = [
+        _difference(labels, dense, pruned, score, np.stack([np.bincount(row, minlength=items) for row in drawn]))
+        for drawn in _draws(items, resamples, seed)
+    ]
+    return _interval(float(_difference(labels, dense, pruned, score, None)), np.concatenate(found))
+
+
+def mcnemar(dense_is_right: Numbers, pruned_is_right: Numbers) -> float:
+    """Return the two-sided p-value of McNemar's exact test, of the items that one network alone has right."""
+    only_dense = int(np.sum(dense_is_right & ~pruned_is_right))
+    only_pruned = int(np.sum(pruned_is_right & ~dense_is_right))
+    total, fewer = only_dense + only_pruned, min(only_dense, only_pruned)
+    tail, term = 0, 1
+    for drawn in range(fewer + 1):  # Σ C(total, drawn), in whole numbers
+        tail += term
+        term = term * (total - drawn) // (drawn + 1)
+    # In whole numbers to the end: 2 ** total does not fit into a float.
+    return min(1.0, (tail << 64 >> (total - 1)) / 2.0**64) if total else 1.0
+
+
+def sign_flip_test(differences: Numbers, *, resamples: int = RESAMPLES, seed: int = 0) -> float:
+    """Return the two-sided p-value that paired differences are symmetric around 0.
+
+    All signs are tried for up to 12 items, otherwise random ones; then the p-value is at least 1 / (resamples + 1).
+    """
+    values = np.asarray(differences, np.float64)
+    observed = abs(values.mean()) - 1e-12  # sums of the same numbers in another order
+    if len(values) <= _MOST_ENUMERATED:
+        signs = np.array([*product((1.0, -1.0), repeat=len(values))])
+        return float(np.mean(np.abs(signs @ values / len(values)) >= observed))
+    generator, reached = np.random.default_rng(seed), 0
+    for size in _blocks(len(values), resamples):
+        signs = generator.integers(0, 2, (size, len(values))) * 2.0 - 1.0
+        reached += int(np.sum(np.abs(signs @ values / len(values)) >= observed))
+    return (reached + 1) / (resamples + 1)
+
+
+def swap_test(
+    labels: Numbers,
+    dense: Numbers,
+    pruned: Numbers,
+    score: AttributeScore,
+    *,
+    resamples: int = FEW_RESAMPLES,
+    seed: int = 0,
+) -> float:
+    """Return the two-sided p-value that it does not matter which network gave the decisions on a picture.
+
+    Decisions become ranks first: those of two SVMs are on different scales.
+    """
+    dense, pruned = (np.argsort(np.argsort(each, axis=0, kind="stable"), axis=0) for each in (dense, pruned))
+    observed = abs(float(_difference(labels, dense, pruned, score, None))) - 1e-12
+    generator, reached = np.random.default_rng(seed), 0
+    for _ in range(resamples):
+        swapped = generator.integers(0, 2, (len(labels), 1)).astype(bool)
+        pair = np.where(swapped, pruned, dense), np.where(swapped, dense, pruned)
+        reached += abs(float(_difference(labels, *pair, score, None))) >= observed
+    return (reached + 1) / (resamples + 1)
+
+
+def mean_score(labels: Numbers, scores: Numbers, score: AttributeScore, weights: Numbers | None = None) -> Numbers:
+    """Return the mean over attributes of a score; those without a positive picture are left out of it."""
+    columns = []
+    for attribute in range(labels.shape[1]):
+        known = np.flatnonzero(labels[:, attribute])
+        if len(known) == 0:
+            continue
+        chosen = None if weights is None else weights[:, known]
+        columns.append(score(labels[known, attribute] > 0, scores[known, attribute], chosen))
+    values = np.array(columns)
+    is_known = ~np.isnan(values)
+    total, count = np.where(is_known, values, 0.0).sum(axis=0), is_known.sum(axis=0)
+    mean = np.full(np.shape(total), np.nan)
+    np.divide(total, count, out=mean, where=count > 0)
+    return mean
+
+
+def _difference(
+    labels: Numbers, dense: Numbers, pruned: Numbers, score: AttributeScore, weights: Numbers | None
+) -> Numbers:
+    difference: Numbers = mean_score(labels, pruned, score, weights) - mean_score(labels, dense, score, weights)
+    return difference
+
+
+def _interval(difference: float, resampled: Differences) -> Interval:
+    low, least, high = np.nanquantile(resampled, [0.025, 0.05, 0.975])
+    return Interval(difference, float(low), float(high), float(least))
+
+
+def _draws(items: int, resamples: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield indices of items (resamples, items) drawn with replacement, some resamples at a time."""
+    if items == 0:
+        raise ValueError("there are no test items to resample")
+    generator = np.random.default_rng(seed)
+    for size in _blocks(items, resamples):
+        yield generator.integers(0, items, (size, items))
+
+
+def _blocks(items: int, resamples: int) -> Iterator[int]:
+    size = max(1, _BLOCK_NUMBERS // items)
+    yield from (min(size, resamples - start) for start in range(0, resamples, size))

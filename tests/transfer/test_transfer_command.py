@@ -1,0 +1,72 @@
+"""`secateur transfer` compares networks from files and modules, and says in one sentence what is wrong."""
+
+import json
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+from commands import sentence
+
+import secateur
+from secateur import networks
+from secateur.transfer.task import Classification
+
+
+@pytest.fixture
+def colours(pictures, monkeypatch, tmp_path):
+    """The table of data sets with one task; the current directory is empty."""
+    labels = np.arange(150) % 3
+    task = Classification(("red", "green", "blue"), pictures[:30], labels[:30], pictures[30:60], labels[30:60])
+    sets = ModuleType("secateur.transfer.sets")
+    sets.find = lambda name: SimpleNamespace(name=name, load=lambda root: task)
+    monkeypatch.setitem(sys.modules, "secateur.transfer.sets", sets)
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        model = networks.build("lenet-300-100", seed=seed, input_shape=(1, 8, 8))
+        secateur.save(model, f"{seed}.cut")
+    return ("--tasks", "colours", "--data-root", str(tmp_path))
+
+
+def test_two_files_are_compared_as_a_table_and_as_json(colours, command, tmp_path):
+    code, said, complaint = command("transfer", "0.cut", "1.cut", *colours, "--save", "out/found.json")
+    assert (code, complaint) == (0, "")
+    assert "colours" in said
+    assert "points with 95 % probability" in said
+    code, said, _ = command("transfer", "0.cut", "1.cut", *colours, "--json")
+    found = json.loads(said)
+    assert code == 0
+    assert found == json.loads((tmp_path / "out/found.json").read_text())
+    assert found["comparisons"][0]["dense"]["features"] == 100
+
+
+def test_the_results_that_are_saved_stand_in_table_3(colours, command):
+    tasks = ("--tasks", "flowers102", *colours[2:])
+    assert command("transfer", "0.cut", "1.cut", *tasks, "--save", "results/transfer/flowers.json")[0] == 0
+    _, said, _ = command("reproduce", "table3", "--json")
+    [grid] = json.loads(said)
+    assert sum(row[4] == "not run here" for row in grid["rows"]) == 10
+    assert "--tasks flowers102" not in grid["note"]
+    assert "secateur transfer DENSE PRUNED --tasks cub200 --save" in grid["note"]
+
+
+def test_a_module_is_compared_on_sparse_kernels_at_a_named_layer(colours, command, monkeypatch):
+    where = "tiny_networks:Tiny"
+    code, said, _ = command("transfer", where, where, *colours, "--layer", "hidden", "--sparse", "--half", "--json")
+    assert code == 0
+    assert json.loads(said)["comparisons"][0]["difference"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (("resnet-50", "1.cut"), 2, "there is no file, run or pretrained network"),
+        (("alexnet-torchvision", "1.cut"), 2, "the pretrained alexnet-torchvision has no weights for"),
+        (("0.cut", "2.cut"), 1, "2.cut"),
+        (("0.cut", "1.cut", "--layer", "fc9"), 2, 'there is no layer of 0.cut "fc9": did you mean "fc3"'),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(words, code, expected, colours, command):
+    found, _, complaint = command("transfer", *words, *colours)
+    assert found == code
+    assert expected in sentence(complaint)
