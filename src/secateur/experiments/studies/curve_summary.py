@@ -18,7 +18,7 @@ RATIOS: Mapping[str, tuple[float, ...]] = {
     "resnet-20": (10, 20),
     "resnet-56": (10, 20),
     "vgg-16-cifar-quarter": (10, 20, 50),
-    "vgg-16-cifar-half": (20, 50, 100),
+    "vgg-16-cifar-half": (20, 50),
     "vgg-16-cifar": (20, 50, 100),
 }
 _LABEL = "dense+budget+few-values"
