@@ -9,10 +9,13 @@ from torch import nn
 
 from secateur import networks
 from secateur.data import DATA_SETS, Scaling
+from secateur.experiments.models import load_state
+from secateur.experiments.presets import run_name
 from secateur.experiments.studies import feature_study
 from secateur.experiments.studies.feature_study import run_feature_study
 from secateur.experiments.studies.feature_summary import FeatureStudy
 from secateur.experiments.studies.grid import Places
+from secateur.files import load
 from secateur.networks.network import Network
 from secateur.pretrained import Start
 from secateur.report.tables.features import feature_tables
@@ -20,7 +23,9 @@ from secateur.results import PublishedRun, read
 from secateur.train.recipe import Recipe
 
 SHORT = Recipe(epochs=2, batch_size=16, optimizer="sgd", lr=0.01)
-STUDY = FeatureStudy(data="imagenette", ratio=2, recipe=SHORT, whole_recipe=SHORT, input_shape=(3, 16, 16))
+STUDY = FeatureStudy(
+    data="imagenette", ratios=(2, 3), rival_ratio=2, recipe=SHORT, whole_recipe=SHORT, input_shape=(3, 16, 16)
+)
 
 
 class Small(nn.Module):
@@ -56,23 +61,39 @@ def test_the_study_goes_from_features_to_the_whole_network_and_does_not_repeat_i
     [train, test] = sorted((small.data_root / "features").iterdir(), reverse=True)
     assert (train.stat().st_size, test.stat().st_size) == (60 * (4 + 2 * 16), 20 * (4 + 2 * 16))
     paths = list(run_feature_study(STUDY, small))
-    assert [path.name for path in paths] == ["dense-seed00.json", "budget-seed00.json", "budget-whole-seed00.json"]
+    assert [path.name.removesuffix("-seed00.json") for path in paths] == [
+        *("dense", "budget-2x", "budget-3x", "han2015+few-values", "budget-whole")
+    ]
     assert list(run_feature_study(STUDY, small)) == []
-    dense, pruned, whole = (read(PublishedRun, path) for path in paths)
-    assert [len(run.result.layers) for run in (dense, pruned, whole)] == [2, 2, 3]
-    assert (dense.result.ratio, pruned.result.ratio) == (1, pytest.approx(2, rel=0.02))
-    assert whole.result.ratio == pytest.approx(2, rel=0.02)
-    assert all(run.test.images == 20 for run in (dense, pruned, whole))
+    runs = [read(PublishedRun, path) for path in paths]
+    assert [len(run.result.layers) for run in runs] == [2, 2, 2, 2, 3]
+    assert [run.result.ratio for run in runs] == pytest.approx([1, 2, 3, 2, 2], rel=0.02)
+    assert all(run.test.images == 20 for run in runs)
     first, second = feature_tables(small.results, STUDY)
-    assert [row[0] for row in first.rows][2] == "the whole network, pruned end to end"
-    assert len(second.rows) == 5
+    assert [row[0] for row in first.rows][-1] == "the whole network, pruned end to end"
+    assert len(second.rows) == 2 * 3 + 3
+
+
+@pytest.mark.filterwarnings("ignore:.* pictures of imagenette:UserWarning")
+def test_linear_layers_leave_the_whole_network_in_a_file_and_the_rival_continues_the_dense_ones(small):
+    for part in ("dense", "rival"):
+        list(run_feature_study(STUDY, small, part=part))
+    dense, rival = (
+        feature_study.RunDirectory(small.runs / run_name(job)) for job in (STUDY.dense_job, STUDY.rival_job)
+    )
+    assert rival.journal("train").log.read_bytes() == dense.journal("train").log.read_bytes()
+    whole = load(dense.path / feature_study.WHOLE_FILE)
+    assert torch.equal(whole.classifier[1].weight, load_state(dense.model)["classifier.1.weight"])
+    assert torch.equal(whole.features[0].weight, feature_study.read_start().state["features.0.weight"])
 
 
 @pytest.mark.filterwarnings("ignore:.* pictures of imagenette:UserWarning")
 def test_the_whole_network_starts_with_the_function_of_its_parts(small):
-    [path] = run_feature_study(STUDY, small, part="pruned")
+    [path, _] = run_feature_study(STUDY, small, part="pruned")
     run = read(PublishedRun, path)
-    start = feature_study._joined(feature_study.read_start(), feature_study.RunDirectory(next(small.runs.iterdir())))
+    start = feature_study._joined(
+        feature_study.read_start(), feature_study.RunDirectory(small.runs / run_name(STUDY.pruned_job(2)))
+    )
     first = replace(STUDY, whole_recipe=replace(SHORT, epochs=0)).whole_job(start)
     finished = feature_study.run(first, small.runs, data_root=small.data_root)
     assert finished.read_result().errors["dense"] == pytest.approx(run.result.errors["file"], abs=10)

@@ -12,6 +12,8 @@ from small_training import carry_out, small_network, train
 from torch import nn
 
 from secateur import networks
+from secateur.budget import Budget
+from secateur.measure import count
 from secateur.methods import Han2015
 from secateur.methods.han2015 import (
     adjust_dropout_,
@@ -21,6 +23,7 @@ from secateur.methods.han2015 import (
     layers,
     others_fixed,
     read_dropouts,
+    solve_quality,
     threshold,
 )
 from secateur.train.recipe import Recipe
@@ -71,6 +74,24 @@ def test_the_scale_of_a_layer_does_not_matter(weight, quality, exponent):
 def test_a_layer_that_would_lose_everything_is_named():
     with pytest.raises(ValueError, match=r'"0" would lose all of its weights.*smaller quality'):
         cut_(nn.Sequential(linear([1.0, -1.0])), 1.5, "fc")
+
+
+@given(weight=weights, other=weights, share=st.floats(0, 1))
+def test_a_solved_quality_leaves_as_many_weights_as_asked(weight, other, share):
+    tensors = [weight[weight != 0], 100 * other[other != 0]]
+    sizes = torch.cat([each.abs().double() / threshold(each, 1.0) for each in tensors])
+    kept = int(share * len(sizes))
+    quality = solve_quality(tensors, kept)
+    left = int((sizes >= quality).sum())
+    assert left == kept or (sizes == quality).any() or kept == 0  # equal magnitudes are kept together
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_ratio_is_kept_by_all_layers_together_in_any_number_of_rounds(rounds):
+    model = small_network()
+    total = count(model).prunable.weights
+    finished = carry_out(Han2015(rounds=rounds).with_budget(Budget(ratio=9)), model)
+    assert count(finished).prunable.kept == total // 9
 
 
 def test_a_kind_is_cut_and_the_other_left_alone():

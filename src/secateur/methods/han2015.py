@@ -5,12 +5,15 @@ a layer's threshold is one quality parameter times the standard deviation of its
 retain their values, the fully connected layers are retrained while the convolutions are fixed and the other way round
 (3.3), dropout shrinks with the connections (3.2), retraining takes a tenth of the learning rate (4.1). L2 decay (3.1)
 is part of the recipe. The pipeline (Han2015, FewValues) is Deep Compression.
+
+Ours, to compare methods at equal size: with a ratio the quality is solved in every round, as the one number that leaves
+all layers together as many weights as the round may keep.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
@@ -19,8 +22,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
-from typing_extensions import Doc
+from typing_extensions import Doc, Self
 
+from secateur.budget import Budget
 from secateur.methods.method import Method
 from secateur.prune import keep_zeros, prune
 from secateur.train.recipe import Recipe, require_not_negative, require_whole
@@ -44,12 +48,19 @@ class Han2015(Method):
     rounds: Annotated[int, Doc("how often all layers are cut and retrained")] = 5
     retrain_epochs: Annotated[int, Doc("passes over the training images for each kind of layer and round")] = 6
     retrain_lr: Annotated[float, Doc("learning rate of retraining: a tenth of the first one")] = 1e-4
+    ratio: Annotated[float | None, Doc("all prunable weights ÷ weights kept in the end: solves the quality")] = None
 
     def __post_init__(self) -> None:
+        if self.ratio is not None:
+            Budget(ratio=self.ratio)  # which checks it
         if not (math.isfinite(self.quality) and self.quality > 0):
             raise ValueError(f"quality must be positive and finite, got {self.quality}")
         require_whole(rounds=self.rounds, retrain_epochs=self.retrain_epochs)
         require_not_negative(retrain_lr=self.retrain_lr)
+
+    def with_budget(self, budget: Budget) -> Self:
+        """Return the method with the ratio of a budget; it has no way to keep an error."""
+        return self if budget.final_ratio is None else replace(self, ratio=budget.final_ratio)
 
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the dense network, then in every round what is left, once for each kind of layer it has."""
@@ -60,13 +71,14 @@ class Han2015(Method):
         retraining = replace(recipe, epochs=self.retrain_epochs, lr=self.retrain_lr)
         dropouts, order = read_dropouts(model), 0
         for number in range(1, self.rounds + 1):
+            quality = self._quality(model, number)
             for kind in present:
-                cut_(model, self.quality, kind)
+                cut_(model, quality, kind)
                 adjust_dropout_(model, dropouts)
                 order += 1
                 with others_fixed(model, kind):
                     yield Stage(
-                        name=f"quality={self.quality:g}-round={number}-{kind}",
+                        name=f"{self._cut}-round={number}-{kind}",
                         model=_masked(model),
                         recipe=retraining,
                         phase="fine-tune",
@@ -74,6 +86,17 @@ class Han2015(Method):
                     )
                 model = _plain(model)
         return model
+
+    @property
+    def _cut(self) -> str:
+        return f"quality={self.quality:g}" if self.ratio is None else f"ratio={self.ratio:g}"
+
+    def _quality(self, model: nn.Module, number: int) -> float:
+        """Return the quality of a round: the given one, or the one that keeps N · ratio^(−round ÷ rounds) weights."""
+        if self.ratio is None:
+            return self.quality
+        weights = [weight for kind in _KINDS for _, weight in layers(model, kind)]
+        return solve_quality(weights, int(sum(map(Tensor.numel, weights)) * self.ratio ** (-number / self.rounds)))
 
     def epochs(self, recipe: Recipe) -> int:
         """Return the epochs of the dense network and of all rounds, if it has layers of one kind."""
@@ -105,6 +128,18 @@ def threshold(weight: Tensor, quality: float) -> float:
 
 
 @torch.no_grad()
+def solve_quality(weights: Sequence[Tensor], kept: int) -> float:
+    """Return the quality that leaves so many weights: halfway between the last magnitude kept and the first cut.
+
+    Magnitudes are those of the weights that are there, each in units of its layer's standard deviation.
+    """
+    sizes = torch.cat([weight[weight != 0].abs().double() / threshold(weight, 1.0) for weight in weights])
+    if kept >= len(sizes):
+        return 0.0
+    return float(sizes.topk(kept + 1).values[-2:].mean())
+
+
+@torch.no_grad()
 def cut_(model: nn.Module, quality: float, kind: Kind) -> None:
     """Set every weight below its layer's threshold to zero, in all layers of a kind."""
     for name, weight in layers(model, kind):
@@ -112,7 +147,7 @@ def cut_(model: nn.Module, quality: float, kind: Kind) -> None:
         if cut.all():
             raise ValueError(
                 f'"{name}" would lose all of its weights: the largest is below {quality:g} × their standard deviation; '
-                "choose a smaller quality or fewer rounds"
+                "choose a smaller quality or ratio, or fewer rounds"
             )
         weight[cut] = 0
 

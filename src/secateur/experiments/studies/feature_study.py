@@ -1,15 +1,16 @@
 """AlexNet's linear layers pruned on features of its pretrained convolutions, then the whole network end to end.
 
 The convolutions are run once over the pictures, and fc6–fc8, which hold 96 % of the weights, are trained on what they
-answer: dense and to a budget. The pruned layers and the convolutions together are then trained for a short while on
-the pictures themselves, where the convolutions are pruned too. Pictures are enlarged to the size that the convolutions
-were trained on.
+answer: dense, to several budgets, and by Deep Compression. The layers of the first budget and the convolutions together
+are then trained for a short while on the pictures themselves, where the convolutions are pruned too. Pictures are
+enlarged to the size that the convolutions were trained on. Every run of linear layers leaves the whole network in a
+file as well, with the convolutions as they were.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -29,12 +30,11 @@ from secateur.experiments.models import load_state
 from secateur.experiments.outcome import FILE
 from secateur.experiments.presets import run_name
 from secateur.experiments.runner import carry_out, is_finished, run
-from secateur.experiments.studies.feature_summary import NETWORK, FeatureStudy, whole_path
+from secateur.experiments.studies.feature_summary import NETWORK, FeatureStudy, classifier_path, whole_path
 from secateur.experiments.studies.grid import Places, to_publish
-from secateur.experiments.studies.published import read_history, result_path
-from secateur.files import load
+from secateur.experiments.studies.published import read_history
+from secateur.files import describe_inputs, load, save
 from secateur.job import Job
-from secateur.methods import Dense, Method
 from secateur.networks import Shape
 from secateur.networks.seeding import seeded
 from secateur.pretrained import BY_NAME, Start, read_start
@@ -43,7 +43,9 @@ from secateur.train.observers import Observer
 from secateur.train.task import Task
 from secateur.weights.reading import copied
 
-Part: TypeAlias = Literal["all", "features", "dense", "pruned", "whole"]
+Part: TypeAlias = Literal["all", "features", "dense", "pruned", "rival", "whole"]
+
+WHOLE_FILE = "whole.cut"  # in the directory of a run of linear layers
 
 _MOST_VALIDATION = 5000
 
@@ -58,21 +60,28 @@ def run_feature_study(
 ) -> Iterator[Path]:
     """Compute the features, train what is missing, and yield the path of each new result.
 
-    One part alone may run at the same time as others once there are features; "whole" needs the pruned layers.
+    One part alone may run at the same time as others once there are features; "rival" needs the dense layers, and
+    "whole" the pruned ones.
     """
     torch.set_num_threads(1)
     start = read_start(BY_NAME, NETWORK, places.data_root)
     assert start is not None
     train, test = (_features(study, split, start, places, progress) for split in ("train", "test"))
-    methods: dict[str, Method] = {"dense": Dense(), "pruned": study.method}
-    for name, method in methods.items():
-        job = study.classifier_job(method)
-        path = result_path(places.results, job)
+    wanted: list[tuple[Part, Job]] = [
+        ("dense", study.dense_job),
+        *(("pruned", study.pruned_job(ratio)) for ratio in study.ratios),
+        ("rival", study.rival_job),
+    ]
+    for name, job in wanted:
+        path = classifier_path(places.results, job)
         if part in ("all", name) and not path.exists():
             directory = RunDirectory(places.runs / run_name(job))
-            yield write(path, _train_classifier(job, directory, train, test, observer))
+            earlier = [(study.dense_job, RunDirectory(places.runs / run_name(study.dense_job)))] * (name == "rival")
+            published = _train_classifier(job, directory, train, test, earlier, observer)
+            _save_whole(study, start, train.classes, directory)
+            yield write(path, published)
     if part in ("all", "whole"):
-        directory = RunDirectory(places.runs / run_name(study.classifier_job(study.method)))
+        directory = RunDirectory(places.runs / run_name(study.pruned_job(study.ratios[0])))
         job = study.whole_job(_joined(start, directory))
         path = whole_path(places.results, job)
         if not path.exists():
@@ -120,13 +129,19 @@ def _features(
 
 
 def _train_classifier(
-    job: Job, directory: RunDirectory, train: Features, test: Features, observer: Observer | None
+    job: Job,
+    directory: RunDirectory,
+    train: Features,
+    test: Features,
+    earlier: Sequence[tuple[Job, RunDirectory]],
+    observer: Observer | None,
 ) -> PublishedRun:
+    """Train linear layers on features; `earlier` are runs whose first stage is that of this one."""
     with seeded(job.seed):
         model = Classifier(len(train.classes))
     workload = _workload(model, train)
     if not is_finished(directory, job, resume=True):
-        carry_out(job, directory, copied(model), workload, observer=observer)
+        carry_out(job, directory, copied(model), workload, earlier=earlier, observer=observer)
     unseen = replace(workload, validation=batches_of(test, "test"))
     found = unseen.evaluate(load(directory.file, model))
     assert found.answers is not None
@@ -140,6 +155,14 @@ def _train_classifier(
 
 def _workload(model: nn.Module, train: Features) -> GivenData:
     return given_data(model, *train.split(min(_MOST_VALIDATION, len(train) // 5)), task=Task())
+
+
+def _save_whole(study: FeatureStudy, start: Start, classes: Sequence[str], directory: RunDirectory) -> None:
+    """Write the pretrained convolutions with the linear layers of a finished run to a file that names the network."""
+    model = networks.build(NETWORK, classes=len(classes), input_shape=study.input_shape)
+    model.load_state_dict({**start.state, **load_state(directory.model)})
+    assert isinstance(start.scaling, Scaling)
+    save(model, directory.path / WHOLE_FILE, metadata=describe_inputs(start.scaling, study.data, classes))
 
 
 def _joined(start: Start, directory: RunDirectory) -> Path:

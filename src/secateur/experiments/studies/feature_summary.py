@@ -8,14 +8,14 @@ from pathlib import Path
 from secateur.budget import Budget
 from secateur.experiments.studies.published import result_path
 from secateur.job import InputConfig, Job
-from secateur.methods import Budgeted, Dense, Method
+from secateur.methods import Budgeted, Dense, FewValues, Han2015, Method
 from secateur.networks import Shape
 from secateur.train.recipe import Recipe
 
 NETWORK, LAYERS = "alexnet-torchvision", "alexnet-torchvision-classifier"
 
-# An hour of one core each with 100,000 pictures, in bf16.
-_SGD = Recipe(epochs=14, optimizer="sgd", lr=1e-2, schedule="cosine", clip_norm=5.0, precision="bf16")
+# Half an hour of one core each with 100,000 pictures, in bf16.
+_SGD = Recipe(epochs=6, batch_size=256, optimizer="sgd", lr=2e-2, schedule="cosine", clip_norm=5.0, precision="bf16")
 _WHOLE = replace(_SGD, epochs=1, batch_size=64, lr=1e-3)
 
 
@@ -24,22 +24,37 @@ class FeatureStudy:
     """What is trained on which pictures, how far it is pruned, and for how long."""
 
     data: str = "tiny-imagenet"
-    ratio: float = 20.0
+    ratios: tuple[float, ...] = (20, 40, 80)  # of the linear layers; the whole network is pruned to the first
+    rival_ratio: float = 40.0  # to which Deep Compression prunes the same layers
     recipe: Recipe = _SGD
     whole_recipe: Recipe = _WHOLE
     seed: int = 0
     input_shape: Shape = (3, 224, 224)
 
-    def classifier_job(self, method: Method) -> Job:
-        """Return the training of the linear layers by a method."""
+    def classifier_job(self, *methods: Method) -> Job:
+        """Return the training of the linear layers by methods."""
         return Job(
-            network=LAYERS, data=self.data, preset="general", methods=(method,), recipe=self.recipe, seed=self.seed
+            network=LAYERS, data=self.data, preset="general", methods=methods, recipe=self.recipe, seed=self.seed
         )
 
     @property
-    def method(self) -> Budgeted:
-        """How the linear layers are pruned, and then the whole network."""
-        return Budgeted(budget=Budget(ratio=self.ratio))
+    def dense_job(self) -> Job:
+        """The linear layers with all their weights."""
+        return self.classifier_job(Dense())
+
+    def pruned_job(self, ratio: float) -> Job:
+        """Return the training of the linear layers to a ratio."""
+        return self.classifier_job(Budgeted(budget=Budget(ratio=ratio)))
+
+    @property
+    def rival_job(self) -> Job:
+        """The same layers by Deep Compression: 5 bits a weight, as it is published for linear layers.
+
+        It starts with the dense layers, so it trains for as many epochs more as it retrains.
+        """
+        lr = self.recipe.lr / 10  # as published
+        prune = Han2015(ratio=self.rival_ratio, rounds=3, retrain_epochs=self.recipe.epochs // 3, retrain_lr=lr)
+        return self.classifier_job(prune, FewValues(levels=32, quantize_epochs=1, quantize_lr=1e-4))
 
     def whole_job(self, start: Path) -> Job:
         """Return the training of the whole network from the weights in a file."""
@@ -48,11 +63,17 @@ class FeatureStudy:
             data=self.data,
             start=str(start),
             preset="general",
-            methods=(replace(self.method, fine_tune=0.0),),
+            methods=(Budgeted(budget=Budget(ratio=self.ratios[0]), fine_tune=0.0),),
             recipe=self.whole_recipe,
             inputs=InputConfig(input_shape=self.input_shape),
             seed=self.seed,
         )
+
+
+def classifier_path(results: Path, job: Job) -> Path:
+    """Return the path of the published result of linear layers; their ratio is a part of the name."""
+    budgets = [method.budget.ratio for method in job.methods if isinstance(method, Budgeted)]
+    return result_path(results, job, variant=f"{budgets[0]:g}x" if budgets else "")
 
 
 def whole_path(results: Path, job: Job) -> Path:
@@ -63,7 +84,11 @@ def whole_path(results: Path, job: Job) -> Path:
 def feature_paths(results: Path, study: FeatureStudy) -> dict[str, Path]:
     """Return where the results of the study are published, by what was trained."""
     return {
-        "fc6–fc8, dense": result_path(results, study.classifier_job(Dense())),
-        "fc6–fc8, pruned": result_path(results, study.classifier_job(study.method)),
+        "fc6–fc8, dense": classifier_path(results, study.dense_job),
+        **{
+            f"fc6–fc8, pruned to {ratio:g}×": classifier_path(results, study.pruned_job(ratio))
+            for ratio in study.ratios
+        },
+        f"fc6–fc8, Deep Compression to {study.rival_ratio:g}×": classifier_path(results, study.rival_job),
         "the whole network, pruned end to end": whole_path(results, study.whole_job(Path())),
     }
