@@ -24,7 +24,13 @@ from secateur.train.recipe import Recipe
 
 SHORT = Recipe(epochs=2, batch_size=16, optimizer="sgd", lr=0.01)
 STUDY = FeatureStudy(
-    data="imagenette", ratios=(2, 3), rival_ratio=2, recipe=SHORT, whole_recipe=SHORT, input_shape=(3, 16, 16)
+    data="imagenette",
+    ratios=(2, 3),
+    whole_ratio=2,
+    rival_ratio=2,
+    recipe=SHORT,
+    whole_recipe=SHORT,
+    input_shape=(3, 16, 16),
 )
 
 

@@ -24,7 +24,8 @@ class FeatureStudy:
     """What is trained on which pictures, how far it is pruned, and for how long."""
 
     data: str = "tiny-imagenet"
-    ratios: tuple[float, ...] = (20, 40, 80)  # of the linear layers; the whole network is pruned to the first
+    ratios: tuple[float, ...] = (40, 20, 80)  # of the linear layers; the whole network starts from the first
+    whole_ratio: float = 20.0  # convolutions included
     rival_ratio: float = 40.0  # to which Deep Compression prunes the same layers
     recipe: Recipe = _SGD
     whole_recipe: Recipe = _WHOLE
@@ -53,7 +54,7 @@ class FeatureStudy:
         It starts with the dense layers, so it trains for as many epochs more as it retrains.
         """
         lr = self.recipe.lr / 10  # as published
-        prune = Han2015(ratio=self.rival_ratio, rounds=3, retrain_epochs=self.recipe.epochs // 3, retrain_lr=lr)
+        prune = Han2015(ratio=self.rival_ratio, rounds=2, retrain_epochs=self.recipe.epochs // 2, retrain_lr=lr)
         return self.classifier_job(prune, FewValues(levels=32, quantize_epochs=1, quantize_lr=1e-4))
 
     def whole_job(self, start: Path) -> Job:
@@ -63,7 +64,7 @@ class FeatureStudy:
             data=self.data,
             start=str(start),
             preset="general",
-            methods=(Budgeted(budget=Budget(ratio=self.ratios[0]), fine_tune=0.0),),
+            methods=(Budgeted(budget=Budget(ratio=self.whole_ratio), fine_tune=0.0),),
             recipe=self.whole_recipe,
             inputs=InputConfig(input_shape=self.input_shape),
             seed=self.seed,
@@ -87,7 +88,7 @@ def feature_paths(results: Path, study: FeatureStudy) -> dict[str, Path]:
         "fc6–fc8, dense": classifier_path(results, study.dense_job),
         **{
             f"fc6–fc8, pruned to {ratio:g}×": classifier_path(results, study.pruned_job(ratio))
-            for ratio in study.ratios
+            for ratio in sorted(study.ratios)
         },
         f"fc6–fc8, Deep Compression to {study.rival_ratio:g}×": classifier_path(results, study.rival_job),
         "the whole network, pruned end to end": whole_path(results, study.whole_job(Path())),
