@@ -5,20 +5,33 @@ from __future__ import annotations
 from math import isnan
 from pathlib import Path
 
-from secateur.experiments.studies.feature_summary import FeatureStudy, feature_paths
+import torch
+
+from secateur import networks
+from secateur.experiments.studies.feature_summary import NETWORK, FeatureStudy, feature_paths
 from secateur.report.tables.grid import Grid
 from secateur.results import PublishedRun, read
+from secateur.sibling import targets
 
 
 def feature_tables(results: Path, study: FeatureStudy) -> list[Grid]:
     """Show the dense and the pruned linear layers and the whole network, and how much each layer keeps."""
     runs = {name: read(PublishedRun, path) for name, path in feature_paths(results, study).items() if path.exists()}
-    header = ("trained", "top-1 error %", "top-5 error %", "weights", "weights kept", "ratio", "minutes")
+    header = (
+        "trained",
+        "top-1 error %",
+        "top-5 error %",
+        "weights",
+        "weights kept",
+        "ratio",
+        "whole network",
+        "minutes",
+    )
     rows = tuple(_row(name, run) for name, run in runs.items())
     note = (
         f"On the test pictures of {study.data}, seed {study.seed}. The linear layers are trained on features of the "
-        "pretrained convolutions, whose weights count in the last row only. Deep Compression retrains the dense layers "
-        "for as many epochs again, and its layers have 32 values."
+        "pretrained convolutions, whose weights count in the last row and in the ratio of the whole network. Deep "
+        "Compression retrains the dense layers for as many epochs again, and its layers have 32 values."
     )
     layers = tuple(
         (
@@ -38,5 +51,13 @@ def feature_tables(results: Path, study: FeatureStudy) -> list[Grid]:
 def _row(name: str, run: PublishedRun) -> tuple[str, ...]:
     found = run.result
     errors = ("–" if isnan(error) else f"{error:.2f}" for error in (run.test_error(), run.test_top5_error()))
-    ratio = f"{found.ratio:.1f}×"
-    return name, *errors, f"{found.weights:,}", f"{found.kept:,}", ratio, f"{found.seconds / 60:.0f}"
+    fixed = 0 if found.job.network == NETWORK else _convolution_weights()
+    whole = (fixed + found.weights) / (fixed + found.kept)
+    size = f"{found.weights:,}", f"{found.kept:,}", f"{found.ratio:.1f}×", f"{whole:.1f}×"
+    return name, *errors, *size, f"{found.seconds / 60:.0f}"
+
+
+def _convolution_weights() -> int:
+    with torch.device("meta"):
+        model = networks.build(NETWORK)
+    return sum(target.weights for target in targets(model.get_submodule("features")))

@@ -15,6 +15,7 @@ from secateur.experiments.presets import preset, preset_names
 from secateur.experiments.reference import REFERENCES, PublishedReference
 from secateur.experiments.studies.comparison import standings
 from secateur.experiments.studies.curve_summary import RATIOS
+from secateur.experiments.studies.feature_summary import FeatureStudy
 from secateur.experiments.studies.published import read_runs
 from secateur.experiments.studies.summaries import mean_std
 from secateur.plain_data import to_plain
@@ -23,6 +24,7 @@ from secateur.report.tables.budgets import call_table, cost_table, error_increas
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.curve import curve_layers_table, curve_table
+from secateur.report.tables.features import feature_tables
 from secateur.report.tables.files import decay_table, file_table, headline_table
 from secateur.report.tables.grid import Grid
 from secateur.report.tables.paper import gathering_table, search_table, sensitivity_table, table1, table2
@@ -47,6 +49,7 @@ def results_page(results: Path) -> str:
         error_increase_table(results, _NETWORKS),
         curve_table(results, tuple(RATIOS)),
         *(curve_layers_table(results, network) for network in RATIOS),
+        *feature_tables(results, FeatureStudy()),
         *(grid for level in LEVELS for grid in speed_tables(results, level)),
         gathering_table(results),
         *(decay_table(results, network) for network in _NETWORKS),
