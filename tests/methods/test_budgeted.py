@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from small_training import small_network, train
+from small_training import carry_out, small_network, train
 from torch import nn
 
 from secateur.budget import Budget
@@ -75,3 +75,13 @@ def test_a_budget_that_the_layers_cannot_hold_is_refused_by_their_shapes():
 def test_a_budget_of_bytes_is_for_another_method():
     with pytest.raises(ValueError, match='choose method "joint"'):
         Budgeted(budget=Budget(bytes=1000))
+
+
+def test_dropout_shrinks_with_the_connections_before_it_once_the_network_is_cut():
+    seen = {}
+    finished = carry_out(
+        Budgeted(budget=Budget(ratio=4)), small_network(), lambda s: seen.update({s.name: s.model[4].p})
+    )
+    left = int(finished[3].weight.count_nonzero())
+    assert seen["train"] == 0.5
+    assert seen["fine-tune"] == pytest.approx(0.5 * math.sqrt(left / finished[3].weight.numel()))
