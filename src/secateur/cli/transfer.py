@@ -89,7 +89,7 @@ class Transfer(Command):
                 raise ValueError("--tasks needs a value: names of data sets, or folders of classes")
             entries = [find(task) for task in self.tasks]
             if self.save is not None:
-                require_file(self.save)
+                require_file(self.save).parent.mkdir(parents=True, exist_ok=True)  # before hours of work
         root = cache_directory() if self.data_root is None else self.data_root
         tasks = {entry.name: entry.load(root) for entry in entries}
         console, found = Console(stderr=self.json), None

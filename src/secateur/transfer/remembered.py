@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from secateur.atomic import write_atomically
 from secateur.data import DataError
+from secateur.data.features import unwritable
 from secateur.data.pictures import printable
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
@@ -27,7 +28,10 @@ def remembered(folder: Path, key: object, make: Callable[[], Arrays]) -> Arrays:
     if not path.exists():
         content, arrays = io.BytesIO(), make()
         np.savez(content, **arrays)  # type: ignore[arg-type]  # its other parameter has a name that no array has
-        write_atomically(path, content.getvalue())
+        try:
+            write_atomically(path, content.getvalue())
+        except OSError as error:
+            raise unwritable(path, error) from error
         return arrays
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
