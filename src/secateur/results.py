@@ -13,7 +13,6 @@ from typing import TypeVar
 from secateur.atomic import write_atomically
 from secateur.job import Job
 from secateur.plain_data import from_plain, to_plain
-from secateur.transfer.evaluate import Comparison
 
 Kind = TypeVar("Kind")
 
@@ -23,15 +22,6 @@ ERROR, LOSS = "error %", "loss"  # what a network is measured by: wrong answers,
 
 class RunError(Exception):
     """A run that cannot be used: unfinished, damaged, or another one than expected."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TransferResult:
-    """The features of two networks on other tasks; each network is named as in the command."""
-
-    dense: str
-    pruned: str
-    comparisons: tuple[Comparison, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

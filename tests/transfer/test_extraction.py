@@ -9,7 +9,7 @@ from tiny_networks import tiny
 
 from secateur.data import DataError
 from secateur.data.pictures import read_picture
-from secateur.transfer.features import extract, normalized
+from secateur.transfer.features import extract, extract_by_folder, normalized
 from secateur.transfer.task import Picture
 
 
@@ -100,6 +100,25 @@ def test_a_full_disk_is_one_sentence(pictures, tmp_path, monkeypatch):
     monkeypatch.setattr("secateur.data.features.fsync", full)
     with pytest.raises(DataError, match=r"cannot be written \(No space left on device\): make room for it"):
         extract(tiny(), pictures[:2], tmp_path / "cache")
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(pictures, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot be written \(.*\): choose another folder for data sets"):
+        extract(tiny(), pictures[:2], tmp_path / "file" / "cache")
+
+
+def test_pictures_of_parts_that_tasks_share_are_extracted_once(pictures, tmp_path):
+    moved = []
+    for index, picture in enumerate(pictures[:9]):
+        path = tmp_path / f"domain{index % 3}" / "class" / picture.path.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.path.rename(path)
+        moved.append(Picture(path))
+    whole = extract_by_folder(tiny(), moved, tmp_path / "cache")
+    np.testing.assert_allclose(whole, extract(tiny(), moved, tmp_path / "other"), rtol=1e-5, atol=1e-6)
+    extract_by_folder(tiny(), [*moved[1::3], *moved[0::3]], tmp_path / "cache")
+    assert len([*(tmp_path / "cache").iterdir()]) == 3
 
 
 def test_normalized_rows_have_length_one_and_zeros_stay():

@@ -19,6 +19,7 @@ from secateur.transfer.probes import (
     score_queries,
     stratified_folds,
 )
+from secateur.transfer.svm import decisions, fit_svms
 from secateur.transfer.task import Picture, Query
 
 
@@ -45,6 +46,25 @@ def test_the_svm_is_that_of_scikit_learn_called_by_hand():
     by_hand = LinearSVC(C=best, dual=False).fit(TRAIN, TRAIN_LABELS)
     assert found.penalty == best
     assert np.mean(found.classes == TEST_LABELS) == by_hand.score(TEST, TEST_LABELS) > 0.5
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+def test_svms_of_all_classes_at_once_are_those_of_scikit_learn(penalty):
+    targets = np.where(TRAIN_LABELS[:, None] == np.arange(3), 1, -1)
+    theirs = LinearSVC(C=penalty, dual=False, tol=1e-10, max_iter=10_000).fit(TRAIN, TRAIN_LABELS)
+    expected = np.vstack([theirs.coef_.T, theirs.intercept_])
+    start = np.random.default_rng(0).normal(size=expected.shape)  # the optimum does not depend on it
+    for found in (fit_svms(TRAIN, targets, penalty), fit_svms(TRAIN, targets, penalty, start)):
+        np.testing.assert_allclose(decisions(TEST, found), theirs.decision_function(TEST), atol=2e-3)
+        np.testing.assert_array_equal(np.argmax(decisions(TEST, found), axis=1), theirs.predict(TEST))
+
+
+def test_an_svm_with_targets_of_zero_is_that_without_those_pictures():
+    targets = np.where(TRAIN_LABELS[:, None] == np.arange(3), 1, -1)
+    targets[::2, 1] = 0
+    found, half = fit_svms(TRAIN, targets, 1.0), fit_svms(TRAIN[1::2], targets[1::2, 1:2], 1.0)
+    np.testing.assert_allclose(found[:, 1:2], half, atol=1e-3)
+    assert np.abs(found - fit_svms(TRAIN, np.abs(targets) * 2 - 1, 1.0)).max() > 0.1
 
 
 @given(labels=st.lists(st.integers(0, 4), min_size=1, max_size=40).map(np.array), folds=st.integers(2, 5))

@@ -449,3 +449,33 @@ def test_names_are_found_and_mistyped_ones_suggested(tmp_path):
         find("cub20")
     with pytest.raises(ValueError, match="nothing is not a folder: give one with a folder of pictures for each class"):
         find(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(("measure", "score"), [("mAP", "ap"), ("recall@4", "recall@4")])
+def test_a_measure_after_the_name_searches_the_test_pictures_by_class(tmp_path, measure, score):
+    write(
+        tmp_path / "pets", [f"{part}/{name}/{i}.png" for part in ("train", "test") for name in "ab" for i in range(3)]
+    )
+    entry = find(f"{tmp_path / 'pets'}:{measure}")
+    task = entry.load(tmp_path)
+    assert entry.name.casefold().endswith(f"pets:{measure}".casefold())
+    assert (task.score, len(task.pictures), len(task.queries)) == (score, 6, 6)
+    assert (task.queries[0].relevant, task.queries[0].ignored) == ({1, 2}, {0})
+    assert find("cub200:MAP").name == "cub200:mAP"
+
+
+def test_a_set_without_classes_cannot_be_searched_by_class(tmp_path):
+    write_voc(tmp_path)
+    with pytest.raises(DataError, match="voc2007:mAP cannot be searched by class"):
+        find("voc2007:mAP").load(tmp_path)
+    with pytest.raises(ValueError, match='there is no task "cub20": did you mean "cub200"'):
+        find("cub20:mAP")
+
+
+def test_archives_that_are_only_unpacked_are_found(tmp_path):
+    write(tmp_path / "101_ObjectCategories", [f"{name}/{i:02}.jpg" for name in "ab" for i in range(32)])
+    task = load(tmp_path, "caltech101")
+    assert (task.classes, len(task.train), len(task.test)) == (("a", "b"), 60, 4)
+    write(tmp_path / "PACS", [f"{domain}/dog/1.png" for domain in ("photo", "art_painting", "cartoon", "sketch")])
+    write(tmp_path / "PACS", [f"{domain}/cat/1.png" for domain in ("photo", "art_painting", "cartoon", "sketch")])
+    assert len(load(tmp_path, "pacs-art").train) == 6

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tiny_networks import tiny
 
-from secateur.transfer.similarity import compare_layers, linear_cka
+from secateur.transfer.similarity import compare_layers, kernels_of, linear_cka, sample_of
 
 X = np.random.default_rng(0).normal(size=(12, 5))
 
@@ -33,7 +33,10 @@ def test_cka_with_constant_features_is_nan_and_other_pictures_are_refused():
 
 
 def test_layers_are_compared_by_name_on_a_sample(pictures):
-    same = compare_layers(tiny(), tiny(), pictures, sample=20)
+    sample = sample_of(pictures, 20)
+    assert sample[:2] == (pictures[0], pictures[7])
+    assert sample_of(pictures[:3]) == pictures[:3]
+    same = compare_layers(kernels_of(tiny(), sample), kernels_of(tiny(), sample))
     assert [(each.layer, pytest.approx(each.cka)) for each in same] == [("conv", 1), ("hidden", 1), ("last", 1)]
-    other = compare_layers(tiny(), tiny(seed=1, units=9), pictures, sample=20)
+    other = compare_layers(kernels_of(tiny(), sample), kernels_of(tiny(seed=1, units=9), sample))
     assert all(0 < each.cka < 1 for each in other)

@@ -37,7 +37,24 @@ def test_two_files_are_compared_as_a_table_and_as_json(colours, command, tmp_pat
     found = json.loads(said)
     assert code == 0
     assert found == json.loads((tmp_path / "out/found.json").read_text())
-    assert found["comparisons"][0]["dense"]["features"] == 100
+    assert [network["name"] for network in found["networks"]] == ["0", "1"]
+    assert found["networks"][0]["features"] == 100
+
+
+def test_several_networks_are_named_and_compared_in_pairs(colours, command, tmp_path):
+    networks = ("dense=0.cut", "ours=1.cut", "theirs=0.cut")
+    code, said, _ = command("transfer", *networks, *colours, "--pair", "ours", "theirs", "--json")
+    found = json.loads(said)
+    assert code == 0
+    assert [(mean["network"], mean["against"]) for mean in found["means"]] == [
+        ("ours", "dense"),
+        ("theirs", "dense"),
+        ("ours", "theirs"),
+    ]
+    assert {network["kept"] for network in found["networks"]} == {64 * 300 + 300 * 100 + 100 * 10}
+    _, said, _ = command("transfer", *networks, *colours, "--pair", "ours", "theirs")
+    assert "ours − theirs" in said
+    assert "50,200 (1.0×)" in said
 
 
 def test_the_results_that_are_saved_stand_in_table_3(colours, command):
@@ -52,9 +69,11 @@ def test_the_results_that_are_saved_stand_in_table_3(colours, command):
 
 def test_a_module_is_compared_on_sparse_kernels_at_a_named_layer(colours, command, monkeypatch):
     where = "tiny_networks:Tiny"
-    code, said, _ = command("transfer", where, where, *colours, "--layer", "hidden", "--sparse", "--half", "--json")
+    code, said, _ = command(
+        "transfer", where, f"twin={where}", *colours, "--layer", "hidden", "--sparse", "--half", "--json"
+    )
     assert code == 0
-    assert json.loads(said)["comparisons"][0]["difference"] == 0
+    assert json.loads(said)["means"][0]["difference"] == 0
 
 
 @pytest.mark.parametrize(
@@ -63,7 +82,11 @@ def test_a_module_is_compared_on_sparse_kernels_at_a_named_layer(colours, comman
         (("resnet-50", "1.cut"), 2, "there is no file, run or pretrained network"),
         (("alexnet-torchvision", "1.cut"), 2, "the pretrained alexnet-torchvision has no weights for"),
         (("0.cut", "2.cut"), 1, "2.cut"),
-        (("0.cut", "1.cut", "--layer", "fc9"), 2, 'there is no layer of 0.cut "fc9": did you mean "fc3"'),
+        (("0.cut",), 2, "PRUNED is missing: name one network or more to compare with DENSE"),
+        (("0.cut", "=1.cut"), 2, '"=1.cut" is not NAME=SOURCE'),
+        (("a=0.cut", "a=1.cut"), 2, 'two networks are called "a": choose names by NAME=SOURCE'),
+        (("0.cut", "1.cut", "--pair", "0", "2"), 2, 'there is no network "2" to compare: the networks are 0, 1'),
+        (("0.cut", "1.cut", "--layer", "fc9"), 2, 'there is no layer of 0 "fc9": did you mean "fc3"'),
     ],
 )
 def test_what_is_wrong_is_one_sentence(words, code, expected, colours, command):

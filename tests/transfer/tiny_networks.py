@@ -22,8 +22,7 @@ class Tiny(nn.Module):
         return self.last(self.hidden(self.conv(x).relu().flatten(1)).relu())
 
 
-def tiny(seed=0, **settings):
-    units = settings.pop("units", 6)
+def tiny(seed=0, *, units=6, name="tiny", **settings):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return FeatureNetwork("tiny", Tiny(units), (3, 8, 8), Scaling(), **settings)
+        return FeatureNetwork(name, Tiny(units), (3, 8, 8), Scaling(), **settings)

@@ -1,10 +1,10 @@
-"""The command that compares the features of two networks on other tasks."""
+"""The command that compares the features of networks on other tasks."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -12,21 +12,24 @@ import tyro
 from rich.console import Console
 from typing_extensions import Doc, override
 
-from secateur.cli.complaints import usage
+from secateur.atomic import require_file
+from secateur.cli.complaints import UsageError, usage
 from secateur.cli.flags import Command, DataRoot, Json, Trust, allow_imports, named, optional
-from secateur.experiments.feature_network import feature_network, require_source
+from secateur.experiments.feature_network import Source, feature_network, parse_sources, require_source
 from secateur.networks import is_import_path, modules_of
 from secateur.plain_data import to_plain
-from secateur.report.tables.transfer import comparison_grid, similarity_grid
+from secateur.report.tables.transfer import study_grids
 from secateur.report.terminal import Watcher, say
-from secateur.results import TransferResult, write
+from secateur.results import write
+from secateur.transfer.features import FeatureNetwork
+from secateur.transfer.outcome import TransferStudy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfer(Command):
-    """Compare the features of a dense and a pruned network on other tasks."""
+    """Compare the features of pruned networks with those of a dense one on other tasks."""
 
-    interrupted: ClassVar[str] = "interrupted; features are kept: the same command continues from there"
+    interrupted: ClassVar[str] = "interrupted; what is done is kept: the same command continues from there"
 
     dense: Annotated[
         tyro.conf.Positional[str],
@@ -34,67 +37,95 @@ class Transfer(Command):
         Doc(
             "the directory of a run, a .cut file, a pretrained network by name, or package.module:callable; where no "
             "scaling of inputs is recorded, that of the pretrained weights of the same network is used, or else the "
-            "mean and standard deviation of ImageNet"
+            "mean and standard deviation of ImageNet; NAME=SOURCE chooses its name in tables"
         ),
     ]
-    pruned: Annotated[tyro.conf.Positional[str], named("PRUNED"), Doc("the same, of the network to compare")]
-    tasks: Annotated[tuple[str, ...], optional("NAME|FOLDER ..."), Doc("data sets by name, or folders of classes")]
+    pruned: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        optional("PRUNED ..."),
+        Doc("the same, of the networks to compare with it; table 3 shows the first one"),
+    ] = ()
+    tasks: Annotated[
+        tuple[str, ...],
+        optional("NAME|FOLDER ..."),
+        Doc(
+            "data sets by name, or folders of classes; with :mAP or :Recall@4 at the end, the test pictures are "
+            "searched by class"
+        ),
+    ] = ()
+    pair: Annotated[
+        tyro.conf.UseAppendAction[tuple[tuple[str, str], ...]],
+        optional("NAME NAME"),
+        Doc("compare the first of these networks with the second as well; may be given several times"),
+    ] = ()
     data_root: DataRoot = None
     layer: Annotated[
         str | None,
         optional("NAME"),
-        Doc("the module whose output is used, of both networks; none: what the last linear layer reads"),
+        Doc("the module whose output is used, of all networks; none: what the last linear layer reads"),
     ] = None
     sparse: Annotated[bool, Doc("extract features with kernels that skip zeros, where these are faster")] = False
     half: Annotated[bool, Doc("keep features as 16-bit floats, in half the space")] = False
-    save: Annotated[Path | None, optional("PATH"), Doc("a JSON file to write the result to as well")] = None
+    save: Annotated[
+        Path | None, optional("PATH"), Doc("a JSON file to write the result to as well, after each task")
+    ] = None
     trust: Trust = ()
     json: Json = False
 
     @override
     def __call__(self) -> int:
         from secateur.data.downloads import cache_directory
-        from secateur.transfer.evaluate import compare
         from secateur.transfer.sets import find
+        from secateur.transfer.study import pairs_of, study
 
+        if not self.pruned:
+            raise UsageError("PRUNED is missing: name one network or more to compare with DENSE")
         with usage():
-            for source in (self.dense, self.pruned):
-                require_source(source, self.layer)
+            sources = parse_sources((self.dense, *self.pruned))
+            for source in sources:
+                require_source(source.text, self.layer)
+            pairs_of([source.name for source in sources], self.pair)
             if not self.tasks:
                 raise ValueError("--tasks needs a value: names of data sets, or folders of classes")
             entries = [find(task) for task in self.tasks]
+            if self.save is not None:
+                require_file(self.save).parent.mkdir(parents=True, exist_ok=True)  # before hours of work
         root = cache_directory() if self.data_root is None else self.data_root
-        given = [
-            module for source in (self.dense, self.pruned) if is_import_path(source) for module in modules_of(source)
-        ]
-        trust = allow_imports((*self.trust, *given))
-        with usage():  # a layer that does not exist is known once the network is built
-            dense, pruned = (
-                feature_network(source, layer=self.layer, is_sparse=self.sparse, trust=trust, root=self.data_root)
-                for source in (self.dense, self.pruned)
-            )
-        console, found = Console(stderr=self.json), []
-        for entry in entries:
-            task = entry.load(root)
-            with Watcher(console) as watcher:
-                found.append(
-                    compare(
-                        dense,
-                        pruned,
-                        task,
-                        name=entry.name,
-                        cache=root / "features",
-                        dtype="float16" if self.half else "float32",
-                        progress=partial(watcher.step, entry.name),
-                    )
-                )
-        result = TransferResult(dense=self.dense, pruned=self.pruned, comparisons=tuple(found))
+        tasks = {entry.name: entry.load(root) for entry in entries}
+        console, found = Console(stderr=self.json), None
+        with Watcher(console) as watcher:
+            for found in study(
+                self._networks(sources),
+                tasks,
+                cache=root / "features",
+                pairs=self.pair,
+                dtype="float16" if self.half else "float32",
+                progress=watcher.step,
+            ):
+                _say_task(console, found)
+                if self.save is not None:
+                    write(self.save, found)
+        assert found is not None  # there is a task
         if self.json:
-            print(json.dumps(to_plain(result)))
+            print(json.dumps(to_plain(found)))
         else:
-            console.print(comparison_grid(result).as_rich(), similarity_grid(result).as_rich())
-            for each in found:
-                say(console, f"{each.task}: {each.sentence}")
+            console.print(*(grid.as_rich() for grid in study_grids(found)))
         if self.save is not None:
-            say(console, f"wrote {write(self.save, result)}")
+            say(console, f"wrote {self.save}")
         return 0
+
+    def _networks(self, sources: Sequence[Source]) -> list[FeatureNetwork]:
+        imported = [source.text for source in sources if is_import_path(source.text)]
+        trust = allow_imports((*self.trust, *(module for text in imported for module in modules_of(text))))
+        with usage():  # a layer that does not exist is known once the network is built
+            return [
+                feature_network(source, layer=self.layer, is_sparse=self.sparse, trust=trust, root=self.data_root)
+                for source in sources
+            ]
+
+
+def _say_task(console: Console, found: TransferStudy) -> None:
+    """Say what the last task has found, at once: the others may take hours."""
+    task = found.tasks[-1]
+    for each in task.main.differences:
+        say(console, f"{task.task} ({task.measure}), {each.network} against {each.against}: {each.sentence}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -91,8 +92,14 @@ def _write(
             fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
-        said = error.strerror or error
-        raise DataError(f"{path} cannot be written ({said}): make room for it and run this again") from error
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> DataError:
+    """Return the error that says why a file cannot be written, and what to do."""
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "make room for it and run this again" if is_full else "choose another folder for data sets"
+    return DataError(f"{path} cannot be written ({error.strerror or error}): {remedy}")
 
 
 def _append(

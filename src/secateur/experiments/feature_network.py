@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from os import sep
 from pathlib import Path
+from typing import NamedTuple
 
 from torch import nn
 
@@ -23,6 +24,44 @@ from secateur.transfer.features import FeatureNetwork
 IMAGENET = Scaling((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # of pixels from 0 to 1
 
 
+class Source(NamedTuple):
+    """A network as a user names it: where it comes from, and what tables call it."""
+
+    name: str
+    text: str
+
+
+def parse_sources(words: Sequence[str]) -> tuple[Source, ...]:
+    """Return the sources of words such as `pruned=runs/a/model.cut` or `runs/a`, with different names.
+
+    Without a name it is that of the run or of the file, or the whole word where two would have the same.
+    """
+    found = []
+    for word in words:
+        name, equals, text = word.partition("=")
+        is_named = bool(equals) and not Path(word).exists()
+        if is_named and not (name and text):
+            raise ValueError(f'"{word}" is not NAME=SOURCE: write a name, =, and a network')
+        found.append(Source(name, text) if is_named else Source("", word))
+    short = [source.name or _short_name(source.text) for source in found]
+    named = tuple(
+        Source(name if source.name or short.count(name) == 1 else source.text, source.text)
+        for name, source in zip(short, found, strict=True)
+    )
+    twice = [source.name for index, source in enumerate(named) if source.name in {each.name for each in named[:index]}]
+    if twice:
+        raise ValueError(f'two networks are called "{twice[0]}": choose names by NAME=SOURCE')
+    return named
+
+
+def _short_name(source: str) -> str:
+    """Return the name of a run's directory, or that of a file without its suffix."""
+    if not _is_path(source):
+        return source
+    path = Path(source)
+    return path.absolute().name if path.is_dir() else path.name.removesuffix(".cut")
+
+
 def require_source(source: str, layer: str | None = None) -> None:
     """Raise a ValueError unless a source is a file, a run, a pretrained network or an import path."""
     if _is_path(source) or networks.is_import_path(source):
@@ -35,7 +74,7 @@ def require_source(source: str, layer: str | None = None) -> None:
 
 
 def feature_network(
-    source: str,
+    source: str | Source,
     *,
     layer: str | None = None,
     is_sparse: bool = False,
@@ -47,6 +86,7 @@ def feature_network(
     Where no scaling is recorded, that of the pretrained weights of the same network is used, or else the mean and
     standard deviation of ImageNet. Pretrained weights are kept below `root`.
     """
+    name, source = source if isinstance(source, Source) else (source, source)
     require_source(source, layer)
     model: nn.Module
     shape: Shape | None
@@ -66,7 +106,7 @@ def feature_network(
         start.fill(model)
     if shape is None:
         raise ValueError(f"{source} has no attribute input_shape, such as (3, 224, 224): give the module one")
-    return FeatureNetwork(source, model, shape, scaling or _usual_scaling(known, shape), layer, is_sparse)
+    return FeatureNetwork(name, model, shape, scaling or _usual_scaling(known, shape), layer, is_sparse)
 
 
 def _recorded_scaling(path: Path) -> Scaling | None:

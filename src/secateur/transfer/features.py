@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -49,6 +50,23 @@ class FeatureNetwork:
         self.model.eval()
         self.read_module()
 
+    @cached_property
+    def digest(self) -> str:
+        """A name for the network, its weights, its layer and its inputs."""
+        found = hashlib.sha256()
+        settings = [self.layer, self.input_shape, self.scaling.as_text(), self.is_sparse]
+        found.update(json.dumps([type(self.model).__qualname__, *settings]).encode())
+        for name, tensor in sorted(self.model.state_dict().items()):
+            found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+            found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return found.hexdigest()
+
+    @cached_property
+    def features(self) -> int:
+        """How many features a picture has."""
+        with outputs_of(self) as features:
+            return features(torch.zeros(1, *self.input_shape)).shape[1]
+
     def read_module(self) -> nn.Module:
         """Return the module whose output, or input if no layer was named, is used; a ValueError says what is wrong."""
         modules: dict[str, nn.Module] = dict(self.model.named_modules())
@@ -81,15 +99,44 @@ def extract(
     The file is named after a digest of the weights, the layer, the pictures and how they are read. A file that was
     interrupted is continued and ends with the same bits.
     """
-    path = cache / f"{_digest(network, pictures, dtype)}.features"
+    path = cache / f"{digest_of(network, pictures, dtype)}.features"
     if not pictures:
-        return np.empty((0, _size(network)), dtype)
+        return np.empty((0, network.features), dtype)
     with _reading(network, path.with_suffix(".plan.json")) as features:
-        shape = (_size(network), 1, 1)
+        shape = (network.features, 1, 1)
         inputs = Inputs(network.stream(pictures), network.scaling)
         found = cached_features(features, shape, inputs, path, dtype=dtype, progress=progress)
     values: FeatureMatrix = found.rows["values"].reshape(len(pictures), -1)
     return values
+
+
+def extract_by_folder(
+    network: FeatureNetwork,
+    pictures: Sequence[Picture],
+    cache: Path,
+    *,
+    dtype: FeatureType = "float32",
+    progress: Progress = lambda done, total: None,
+) -> FeatureMatrix:
+    """Return the features of pictures as `extract` does, from one file for each part of the data set.
+
+    A part is what is in the same folder two levels up, such as a domain or `train`: tasks that have a part in common
+    compute its features once.
+    """
+    parts: dict[Path, list[int]] = {}
+    for index, picture in enumerate(pictures):
+        parts.setdefault(picture.path.parent.parent, []).append(index)
+    found, before = np.empty((len(pictures), network.features), dtype), 0
+    for indices in parts.values():
+
+        def step(done: int, _: int, before: int = before) -> None:
+            progress(before + done, len(pictures))
+
+        chosen = [pictures[index] for index in indices]
+        found[indices] = extract(network, chosen, cache, dtype=dtype, progress=step)
+        before += len(indices)
+        progress(before, len(pictures))
+    return found
 
 
 def normalized(features: FeatureMatrix) -> npt.NDArray[np.float32]:
@@ -174,20 +221,10 @@ def _up_to_layer(network: FeatureNetwork) -> nn.Module:
     return graph.eval()
 
 
-def _size(network: FeatureNetwork) -> int:
-    """Return how many features a picture has."""
-    with outputs_of(network) as features:
-        return features(torch.zeros(1, *network.input_shape)).shape[1]
-
-
-def _digest(network: FeatureNetwork, pictures: Sequence[Picture], dtype: FeatureType) -> str:
+def digest_of(network: FeatureNetwork, pictures: Sequence[Picture], dtype: FeatureType) -> str:
     """Return a name for everything that features depend on."""
-    found = hashlib.sha256()
-    settings = [network.layer, network.input_shape, network.scaling.as_text(), dtype, network.is_sparse]
-    found.update(json.dumps([type(network.model).__qualname__, *settings, len(pictures)]).encode())
-    for name, tensor in sorted(network.model.state_dict().items()):
-        found.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    found = hashlib.sha256(network.digest.encode())
+    found.update(json.dumps([dtype, len(pictures)]).encode())
     for picture in pictures:
         try:
             state = picture.path.stat()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from secateur.transfer.features import FeatureNetwork
 from secateur.transfer.metrics import Numbers
 from secateur.transfer.task import Picture
 
+Kernels: TypeAlias = Mapping[str, Numbers]
 SAMPLE = 128  # pictures that layers are compared on, in one batch
 
 
@@ -32,29 +34,30 @@ def linear_cka(first: Numbers, second: Numbers) -> float:
     """
     if len(first) != len(second):
         raise ValueError(f"features of {len(first)} and of {len(second)} pictures cannot be compared")
-    return _cka(*(_kernel(torch.from_numpy(np.asarray(each, np.float64))) for each in (first, second)))
+    return _cka(*(_kernel(torch.from_numpy(np.asarray(each, np.float64))).numpy() for each in (first, second)))
 
 
-def compare_layers(
-    dense: FeatureNetwork, pruned: FeatureNetwork, pictures: Sequence[Picture], *, sample: int = SAMPLE
-) -> tuple[LayerSimilarity, ...]:
-    """Return the linear CKA of every convolution and linear layer that both networks have by the same name.
-
-    The sample is taken from all pictures at equal distances.
-    """
+def sample_of(pictures: Sequence[Picture], sample: int = SAMPLE) -> tuple[Picture, ...]:
+    """Return a sample of pictures at equal distances, or all if there are no more."""
     count = min(sample, len(pictures))
-    chosen = [pictures[index * len(pictures) // count] for index in range(count)]
-    ours, theirs = (_kernels(network, chosen) for network in (dense, pruned))
-    return tuple(LayerSimilarity(name, _cka(ours[name], theirs[name])) for name in ours if name in theirs)
+    return tuple(pictures[index * len(pictures) // count] for index in range(count))
 
 
-def _kernels(network: FeatureNetwork, pictures: Sequence[Picture]) -> dict[str, Tensor]:
-    """Return the kernel of every layer's outputs; a hook computes it at once, so no output has to be kept."""
-    found: dict[str, Tensor] = {}
+def compare_layers(first: Kernels, second: Kernels) -> tuple[LayerSimilarity, ...]:
+    """Return the linear CKA of every layer that two networks have by the same name."""
+    return tuple(LayerSimilarity(name, _cka(first[name], second[name])) for name in first if name in second)
+
+
+def kernels_of(network: FeatureNetwork, pictures: Sequence[Picture]) -> dict[str, Numbers]:
+    """Return the kernel (pictures, pictures) of every convolution and linear layer, from one batch.
+
+    A hook computes it at once, so no output has to be kept.
+    """
+    found: dict[str, Numbers] = {}
 
     def keep(name: str, module: nn.Module, given: object, answer: object) -> None:
         if isinstance(answer, Tensor) and name not in found:
-            found[name] = _kernel(answer.flatten(1))
+            found[name] = _kernel(answer.flatten(1)).numpy()
 
     kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
     layers = [(name, module) for name, module in network.model.named_modules() if isinstance(module, kinds)]
@@ -74,6 +77,6 @@ def _kernel(features: Tensor) -> Tensor:
     return (centred @ centred.T).double()
 
 
-def _cka(first: Tensor, second: Tensor) -> float:
-    lengths = float(first.norm() * second.norm())
+def _cka(first: Numbers, second: Numbers) -> float:
+    lengths = float(np.linalg.norm(first) * np.linalg.norm(second))
     return float((first * second).sum()) / lengths if lengths > 0 else float("nan")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from typing import TypeAlias
 
@@ -18,6 +18,7 @@ FEW_RESAMPLES = 1000  # of attributes, whose scores have to be ranked again
 _BLOCK_NUMBERS = 1 << 22  # random numbers in memory at a time
 _MOST_ENUMERATED = 12  # items whose signs are all tried
 
+Seed: TypeAlias = int | tuple[int, ...]
 Differences: TypeAlias = npt.NDArray[np.float64]
 AttributeScore: TypeAlias = Callable[[Numbers, Numbers, Numbers | None], Numbers]
 
@@ -26,26 +27,29 @@ AttributeScore: TypeAlias = Callable[[Numbers, Numbers, Numbers | None], Numbers
 class Interval:
     """A difference pruned − dense with its bootstrap interval of 95 %.
 
-    `least` is what the difference exceeds with a probability of 95 %: the one-sided bound.
+    `least` is what the difference exceeds with a probability of 95 %: the one-sided bound. `resampled` are the
+    differences of all resamples.
     """
 
     difference: float
     low: float
     high: float
     least: float
+    resampled: Differences = field(default_factory=lambda: np.empty(0), repr=False, compare=False)
 
     @property
     def sentence(self) -> str:
         """What the interval says about a loss, in points of percent."""
-        if self.high < 0:
-            return f"a loss of {-100 * self.high:.1f} to {-100 * self.low:.1f} points with 95 % probability"
+        low, high = 100 * self.low, 100 * self.high
+        if high < 0:
+            return f"a loss of {-high:.1f} to {-low:.1f} points with 95 % probability"
+        if low > 0:
+            return f"a gain of {low:.1f} to {high:.1f} points with 95 % probability"
         most = max(0.0, math.ceil(-1000 * self.least - 1e-9) / 10)  # rounded up to a tenth of a point
-        if self.low > 0:
-            return f"a gain of {100 * self.low:.1f} to {100 * self.high:.1f} points with 95 % probability"
         return f"no loss greater than {most:.1f} points with 95 % probability"
 
 
-def bootstrap_mean(differences: Numbers, *, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
+def bootstrap_mean(differences: Numbers, *, resamples: int = RESAMPLES, seed: Seed = 0) -> Interval:
     """Return the mean of paired differences, one for each test item, with its interval."""
     values = np.asarray(differences, np.float64)
     means = np.concatenate([values[drawn].mean(axis=1) for drawn in _draws(len(values), resamples, seed)])
@@ -59,7 +63,7 @@ def bootstrap_attributes(
     score: AttributeScore,
     *,
     resamples: int = FEW_RESAMPLES,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> Interval:
     """Return the difference of mean scores over attributes with its interval, by resampling pictures.
 
@@ -71,6 +75,17 @@ def bootstrap_attributes(
         for drawn in _draws(items, resamples, seed)
     ]
     return _interval(float(_difference(labels, dense, pruned, score, None)), np.concatenate(found))
+
+
+def mean_interval(intervals: Sequence[Interval]) -> Interval:
+    """Return the mean difference over tasks, whose test pictures are resampled in each task.
+
+    Tasks with the same test pictures should have been resampled with the same seed, so that they vary together, and
+    others with different ones. The number of resamples is the smallest of all.
+    """
+    fewest = min(len(interval.resampled) for interval in intervals)
+    resampled = np.mean([interval.resampled[:fewest] for interval in intervals], axis=0)
+    return _interval(float(np.mean([interval.difference for interval in intervals])), resampled)
 
 
 def mcnemar(dense_is_right: Numbers, pruned_is_right: Numbers) -> float:
@@ -86,7 +101,7 @@ def mcnemar(dense_is_right: Numbers, pruned_is_right: Numbers) -> float:
     return min(1.0, (tail << 64 >> (total - 1)) / 2.0**64) if total else 1.0
 
 
-def sign_flip_test(differences: Numbers, *, resamples: int = RESAMPLES, seed: int = 0) -> float:
+def sign_flip_test(differences: Numbers, *, resamples: int = RESAMPLES, seed: Seed = 0) -> float:
     """Return the two-sided p-value that paired differences are symmetric around 0.
 
     All signs are tried for up to 12 items, otherwise random ones; then the p-value is at least 1 / (resamples + 1).
@@ -110,7 +125,7 @@ def swap_test(
     score: AttributeScore,
     *,
     resamples: int = FEW_RESAMPLES,
-    seed: int = 0,
+    seed: Seed = 0,
 ) -> float:
     """Return the two-sided p-value that it does not matter which network gave the decisions on a picture.
 
@@ -152,10 +167,10 @@ def _difference(
 
 def _interval(difference: float, resampled: Differences) -> Interval:
     low, least, high = np.nanquantile(resampled, [0.025, 0.05, 0.975])
-    return Interval(difference, float(low), float(high), float(least))
+    return Interval(difference, float(low), float(high), float(least), resampled)
 
 
-def _draws(items: int, resamples: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
+def _draws(items: int, resamples: int, seed: Seed) -> Iterator[npt.NDArray[np.int64]]:
     """Yield indices of items (resamples, items) drawn with replacement, some resamples at a time."""
     if items == 0:
         raise ValueError("there are no test items to resample")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from os import sep
 from pathlib import Path
+from typing import Literal
 
 from secateur.data.pictures import printable
 from secateur.table import Table
@@ -28,25 +30,36 @@ _PAPER = (
     *(OXFORD5K, PARIS6K, SCULPTURES6K, HOLIDAYS, UKBENCH),
 )
 _FURTHER = (UIUC_ATTRIBUTES_YAHOO, SCENE15, CALTECH101, *PACS, IMAGENETTE)
+_SEARCHED_BY: dict[str, tuple[str, Literal["ap", "recall@4"]]] = {
+    "map": ("mAP", "ap"),
+    "recall@4": ("Recall@4", "recall@4"),
+}
 TRANSFER_SETS: Table[TransferSet] = Table("task", "secateur.transfer_sets", TransferSet, _PAPER + _FURTHER)
 
 
 def find(name: str | Path) -> TransferSet:
     """Return an entry of the table, or one for a folder of classes by its path; `read_folder` says how that is split.
 
-    A ValueError names the nearest entry if there is neither.
+    With ":mAP" or ":Recall@4" at the end, the test pictures are searched by class instead. A ValueError names the
+    nearest entry if there is neither.
     """
+    set_name, _, measure = str(name).rpartition(":")
+    if measure.casefold() in _SEARCHED_BY and not Path(name).is_dir():
+        spelled, score = _SEARCHED_BY[measure.casefold()]
+        entry = find(set_name)
+        folder = entry.folder or entry.name
+        return replace(entry, name=f"{entry.name}:{spelled}", folder=folder, searched_by=score)
     if isinstance(name, str) and name in TRANSFER_SETS:
         return TRANSFER_SETS[name]
-    folder = Path(name)
-    if folder.is_dir():
+    folder_path = Path(name)
+    if folder_path.is_dir():
         return TransferSet(
-            name=printable(folder),
-            title=folder.absolute().name,
+            name=printable(folder_path),
+            title=folder_path.absolute().name,
             home="",
             layout="train/CLASS/* and test/CLASS/* (or val), or CLASS/*",
             read=read_folder,
-            folder=str(folder.absolute()),
+            folder=str(folder_path.absolute()),
         )
     if isinstance(name, Path) or sep in name:
         raise ValueError(f"{name} is not a folder: give one with a folder of pictures for each class, or a task")

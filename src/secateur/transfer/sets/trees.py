@@ -20,6 +20,7 @@ from secateur.transfer.sets.entry import IncompleteError, TransferSet
 from secateur.transfer.sets.lists import classification
 from secateur.transfer.task import Classification
 
+_CALTECH = "101_ObjectCategories"
 _DOMAINS = {"photo": "photo", "art": "art_painting", "cartoon": "cartoon", "sketch": "sketch"}
 
 
@@ -32,7 +33,8 @@ def _read_scenes(folder: Path) -> Classification:
 
 def _read_caltech(folder: Path) -> Classification:
     """Return 30 pictures a class for training and all others for the test; see `read_classes`."""
-    return read_classes(_inside(folder, "101_ObjectCategories"), each=30, leave_out=("BACKGROUND_Google",))
+    classes = folder if folder.name == _CALTECH else _inside(folder, _CALTECH)
+    return read_classes(classes, each=30, leave_out=("BACKGROUND_Google",))
 
 
 def _read_pacs(folder: Path, tested: str) -> Classification:
@@ -72,8 +74,9 @@ CALTECH101 = TransferSet(
     name="caltech101",
     title="Caltech-101",
     home="https://data.caltech.edu/records/mzrjq-6wc02",
-    layout="101_ObjectCategories/CLASS/*.jpg",
+    layout=f"{_CALTECH}/CLASS/*.jpg",
     read=_read_caltech,
+    other_folder=_CALTECH,
     pictures=8_677,
 )
 PACS = tuple(
@@ -84,6 +87,7 @@ PACS = tuple(
         layout="photo/CLASS/*, art_painting/CLASS/*, cartoon/CLASS/* and sketch/CLASS/*",
         read=partial(_read_pacs, tested=domain),
         folder="pacs",
+        other_folder="PACS",
         pictures=9_991,
     )
     for name, domain in _DOMAINS.items()

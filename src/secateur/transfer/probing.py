@@ -1,0 +1,133 @@
+"""What the features of one network are worth on a task, by every probe; answers are kept in files."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from secateur.data.features import FeatureType
+from secateur.transfer.features import FeatureNetwork, Progress, digest_of, extract_by_folder, normalized
+from secateur.transfer.metrics import Numbers, accuracy
+from secateur.transfer.outcome import Probe
+from secateur.transfer.probes import (
+    SCORES,
+    classify_by_neighbours,
+    classify_by_svm,
+    recognise_by_neighbours,
+    recognise_by_svm,
+    score_queries,
+)
+from secateur.transfer.remembered import Arrays, remembered
+from secateur.transfer.statistics import mean_score
+from secateur.transfer.task import Attributes, Classification, Picture, Retrieval, TransferTask
+
+_PROTOCOL = 1  # to be raised when a probe changes: kept answers are then computed again
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A score, and what it consists of: right or wrong for each picture, decisions, or a score for each query."""
+
+    probe: Probe
+    score: float
+    items: Numbers
+    penalties: tuple[float, ...] = ()
+
+
+def probe(
+    network: FeatureNetwork,
+    task: TransferTask,
+    cache: Path,
+    *,
+    dtype: FeatureType = "float32",
+    seed: int = 0,
+    progress: Progress = lambda done, total: None,
+) -> tuple[Found, ...]:
+    """Return what every probe finds: that of the paper, and the nearest neighbours except for retrieval."""
+    key = [_PROTOCOL, _labels_digest(task), seed]
+    key += [digest_of(network, pictures, dtype) for pictures in groups_of(task)]
+    kinds: tuple[Probe, ...] = ("distance",) if isinstance(task, Retrieval) else ("svm", "neighbours")
+    make = partial(_probe, network, task, cache, dtype, seed, progress)
+    arrays = remembered(cache, ["probes", *key], make)
+    return tuple(
+        Found(kind, float(arrays[f"{kind} score"]), arrays[kind], tuple(arrays[f"{kind} penalties"].tolist()))
+        for kind in kinds
+    )
+
+
+_Groups: TypeAlias = tuple[tuple[Picture, ...], ...]
+
+
+def groups_of(task: TransferTask) -> _Groups:
+    """Return the pictures to learn from and those to test; of retrieval, all that are searched or looked for."""
+    if isinstance(task, Retrieval):
+        queries = (query.picture for query in task.queries)
+        return (tuple(dict.fromkeys([*task.pictures, *queries])),)
+    return task.train, task.test
+
+
+def _probe(
+    network: FeatureNetwork, task: TransferTask, cache: Path, dtype: FeatureType, seed: int, progress: Progress
+) -> Arrays:
+    features, before = [], 0
+    for pictures in groups_of(task):
+
+        def step(done: int, total: int, before: int = before) -> None:
+            progress(before + done, total)
+
+        features.append(normalized(extract_by_folder(network, pictures, cache, dtype=dtype, progress=step)))
+        before += len(pictures)
+    if isinstance(task, Retrieval):
+        return _search(task, features[0])
+    train, test = features
+    if isinstance(task, Classification):
+        return _classify(task, train, test, seed)
+    return _recognise(task, train, test, seed)
+
+
+def _classify(task: Classification, train: Numbers, test: Numbers, seed: int) -> Arrays:
+    learned = classify_by_svm(train, task.train_labels, test, seed=seed)
+    near = classify_by_neighbours(train, task.train_labels, test)
+    assert learned.penalty is not None
+    labels = task.test_labels
+    svm = _arrays("svm", accuracy(labels, learned.classes), learned.classes == labels, (learned.penalty,))
+    return svm | _arrays("neighbours", accuracy(labels, near.classes), near.classes == labels)
+
+
+def _recognise(task: Attributes, train: Numbers, test: Numbers, seed: int) -> Arrays:
+    rule, labels = SCORES[task.score], task.test_labels
+    learned = recognise_by_svm(train, task.train_labels, test, task.score, seed=seed)
+    near = recognise_by_neighbours(train, task.train_labels, test)
+    means = [float(mean_score(labels, each.scores, rule)) for each in (learned, near)]
+    return _arrays("svm", means[0], learned.scores, learned.penalties) | _arrays("neighbours", means[1], near.scores)
+
+
+def _search(task: Retrieval, features: Numbers) -> Arrays:
+    row_of = {picture: row for row, picture in enumerate(groups_of(task)[0])}
+    searched = features[[row_of[picture] for picture in task.pictures]]
+    queries = features[[row_of[query.picture] for query in task.queries]]
+    scores = score_queries(searched, task.queries, queries, task.score)
+    return _arrays("distance", float(scores.mean()), scores)
+
+
+def _arrays(kind: Probe, score: float, items: Numbers, penalties: tuple[float, ...] = ()) -> dict[str, Numbers]:
+    return {kind: items, f"{kind} score": np.array(score), f"{kind} penalties": np.array(penalties, np.float64)}
+
+
+def _labels_digest(task: TransferTask) -> str:
+    """Return a name for what is asked of the pictures."""
+    found = hashlib.sha256(type(task).__name__.encode())
+    if isinstance(task, Retrieval):
+        found.update(repr([task.score, len(task.pictures)]).encode())
+        for query in task.queries:
+            found.update(repr([query.picture, sorted(query.relevant), sorted(query.ignored)]).encode())
+    else:
+        for labels in (task.train_labels, task.test_labels):
+            found.update(np.ascontiguousarray(labels, np.int64).tobytes())
+        found.update(task.score.encode() if isinstance(task, Attributes) else b"")
+    return found.hexdigest()
