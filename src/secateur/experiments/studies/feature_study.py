@@ -43,7 +43,7 @@ from secateur.train.observers import Observer
 from secateur.train.task import Task
 from secateur.weights.reading import copied
 
-Part: TypeAlias = Literal["all", "features", "dense", "pruned", "rival", "whole"]
+Part: TypeAlias = Literal["all", "features", "dense", "scratch", "pruned", "rival", "whole"]
 
 WHOLE_FILE = "whole.cut"  # in the directory of a run of linear layers
 
@@ -60,8 +60,8 @@ def run_feature_study(
 ) -> Iterator[Path]:
     """Compute the features, train what is missing, and yield the path of each new result.
 
-    One part alone may run at the same time as others once there are features; "rival" needs the dense layers, and
-    "whole" the pruned ones.
+    One part alone may run at the same time as others once there are features; "pruned" and "rival" continue the dense
+    layers, and "whole" the pruned ones.
     """
     torch.set_num_threads(1)
     start = read_start(BY_NAME, NETWORK, places.data_root)
@@ -69,15 +69,16 @@ def run_feature_study(
     train, test = (_features(study, split, start, places, progress) for split in ("train", "test"))
     wanted: list[tuple[Part, Job]] = [
         ("dense", study.dense_job),
+        ("scratch", study.scratch_job),
         *(("pruned", study.pruned_job(ratio)) for ratio in study.ratios),
         ("rival", study.rival_job),
     ]
+    dense = study.dense_job, RunDirectory(places.runs / run_name(study.dense_job))
     for name, job in wanted:
         path = classifier_path(places.results, job)
         if part in ("all", name) and not path.exists():
             directory = RunDirectory(places.runs / run_name(job))
-            earlier = [(study.dense_job, RunDirectory(places.runs / run_name(study.dense_job)))] * (name == "rival")
-            published = _train_classifier(job, directory, train, test, earlier, observer)
+            published = _train_classifier(job, directory, train, test, dense, observer)
             _save_whole(study, start, train.classes, directory)
             yield write(path, published)
     if part in ("all", "whole"):
@@ -133,14 +134,16 @@ def _train_classifier(
     directory: RunDirectory,
     train: Features,
     test: Features,
-    earlier: Sequence[tuple[Job, RunDirectory]],
+    dense: tuple[Job, RunDirectory],
     observer: Observer | None,
 ) -> PublishedRun:
-    """Train linear layers on features; `earlier` are runs whose first stage is that of this one."""
+    """Train linear layers on features; those that begin with the dense ones do not train these again."""
     with seeded(job.seed):
         model = Classifier(len(train.classes))
     workload = _workload(model, train)
     if not is_finished(directory, job, resume=True):
+        begins_dense = job.methods[0].is_reference or job.methods[0].trains_dense
+        earlier = [dense] if begins_dense and job != dense[0] else []
         carry_out(job, directory, copied(model), workload, earlier=earlier, observer=observer)
     unseen = replace(workload, validation=batches_of(test, "test"))
     found = unseen.evaluate(load(directory.file, model))

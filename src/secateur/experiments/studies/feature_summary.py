@@ -24,9 +24,10 @@ class FeatureStudy:
     """What is trained on which pictures, how far it is pruned, and for how long."""
 
     data: str = "tiny-imagenet"
-    ratios: tuple[float, ...] = (40, 20, 80)  # of the linear layers; the whole network starts from the first
+    ratios: tuple[float, ...] = (25, 40, 80)  # of the linear layers; the whole network starts from the first
+    scratch_ratio: float = 40.0  # to which random linear layers are pruned, as in the paper
+    rival_ratio: float = 25.0  # to which Deep Compression prunes the same layers
     whole_ratio: float = 20.0  # convolutions included
-    rival_ratio: float = 40.0  # to which Deep Compression prunes the same layers
     recipe: Recipe = _SGD
     whole_recipe: Recipe = _WHOLE
     seed: int = 0
@@ -43,15 +44,20 @@ class FeatureStudy:
         """The linear layers with all their weights."""
         return self.classifier_job(Dense())
 
+    @property
+    def scratch_job(self) -> Job:
+        """The linear layers pruned from random weights on."""
+        return self.classifier_job(Budgeted(budget=Budget(ratio=self.scratch_ratio)))
+
     def pruned_job(self, ratio: float) -> Job:
-        """Return the training of the linear layers to a ratio."""
-        return self.classifier_job(Budgeted(budget=Budget(ratio=ratio)))
+        """Return the pruning of the dense linear layers to a ratio, for as many epochs again."""
+        return self.classifier_job(Dense(), Budgeted(budget=Budget(ratio=ratio)))
 
     @property
     def rival_job(self) -> Job:
         """The same layers by Deep Compression: 5 bits a weight, as it is published for linear layers.
 
-        It starts with the dense layers, so it trains for as many epochs more as it retrains.
+        It prunes the dense layers, retrains them for as many epochs again, and trains their shared values for one more.
         """
         lr = self.recipe.lr / 10  # as published
         prune = Han2015(ratio=self.rival_ratio, rounds=2, retrain_epochs=self.recipe.epochs // 2, retrain_lr=lr)
@@ -86,6 +92,7 @@ def feature_paths(results: Path, study: FeatureStudy) -> dict[str, Path]:
     """Return where the results of the study are published, by what was trained."""
     return {
         "fc6–fc8, dense": classifier_path(results, study.dense_job),
+        f"fc6–fc8, pruned to {study.scratch_ratio:g}× from random weights": classifier_path(results, study.scratch_job),
         **{
             f"fc6–fc8, pruned to {ratio:g}×": classifier_path(results, study.pruned_job(ratio))
             for ratio in sorted(study.ratios)
