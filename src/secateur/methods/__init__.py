@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from secateur.budget import Budget
+from secateur.methods.biased_decay import BiasedDecay
 from secateur.methods.budgeted import Budgeted
 from secateur.methods.dense import Dense
 from secateur.methods.few_values import FewValues
@@ -20,6 +21,7 @@ from secateur.methods.joint import Joint
 from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
+from secateur.methods.obd import OptimalBrainDamage
 from secateur.plain_data import PlainDataError, from_plain, to_plain
 from secateur.table import Table
 
@@ -53,6 +55,8 @@ METHODS: Table[type[Method]] = Table(
         Han2015,
         Magnitude,
         GradualMagnitude,
+        BiasedDecay,
+        OptimalBrainDamage,
         FewValues,
     ),
 )

@@ -8,11 +8,11 @@ costs in the same way.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Self
 
 from secateur.budget import Budget
@@ -65,6 +65,9 @@ class Aids:
     error: Callable[[nn.Module], float] | None = None
     # Where a sentence to the user goes.
     note: Callable[[str], None] = lambda text: None
+    # The mean losses of batches of so many training samples, to be differentiated: for methods that measure derivatives
+    # between stages. None where a finished run is restored, and its stages are read from checkpoints.
+    losses: Callable[[nn.Module, int], Iterator[Tensor]] | None = None
 
 
 @runtime_checkable
