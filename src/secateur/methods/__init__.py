@@ -22,6 +22,7 @@ from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
 from secateur.methods.obd import OptimalBrainDamage
+from secateur.methods.obs import OptimalBrainSurgeon
 from secateur.plain_data import PlainDataError, from_plain, to_plain
 from secateur.table import Table
 
@@ -57,6 +58,7 @@ METHODS: Table[type[Method]] = Table(
         GradualMagnitude,
         BiasedDecay,
         OptimalBrainDamage,
+        OptimalBrainSurgeon,
         FewValues,
     ),
 )
