@@ -12,6 +12,9 @@ from typing import Any
 
 from secateur.budget import Budget
 from secateur.methods.biased_decay import BiasedDecay
+from secateur.methods.binary_connect import BinaryConnect
+from secateur.methods.binary_net import BinaryNet
+from secateur.methods.binary_weights import BinaryWeights
 from secateur.methods.budgeted import Budgeted
 from secateur.methods.dense import Dense
 from secateur.methods.few_values import FewValues
@@ -23,6 +26,7 @@ from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
 from secateur.methods.obd import OptimalBrainDamage
 from secateur.methods.obs import OptimalBrainSurgeon
+from secateur.methods.xnor_net import XnorNet
 from secateur.plain_data import PlainDataError, from_plain, to_plain
 from secateur.table import Table
 
@@ -59,6 +63,10 @@ METHODS: Table[type[Method]] = Table(
         BiasedDecay,
         OptimalBrainDamage,
         OptimalBrainSurgeon,
+        BinaryConnect,
+        BinaryNet,
+        BinaryWeights,
+        XnorNet,
         FewValues,
     ),
 )

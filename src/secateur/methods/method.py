@@ -28,6 +28,9 @@ class Method(ABC):
     name: ClassVar[str]  # in the table of methods and on the command line
     leaves: ClassVar[str] = "pruned"  # what its network is called in tables
     leaves_few_values: ClassVar[bool] = False  # whether the weights it leaves are quantised already
+    # Whether layers of its network change what they read (signs, few levels): it has the class and parameters of the
+    # original, and some layers a child `inputs` besides (`secateur.functions.inputs`).
+    changes_inputs: ClassVar[bool] = False
     needs_trained: ClassVar[bool] = False  # whether another method has to go before it
     is_reference: ClassVar[bool] = False  # whether it leaves every weight, for others to be compared with
     trains_dense: ClassVar[bool] = False  # whether it trains a dense network first, its form "dense"

@@ -76,15 +76,14 @@ class UnitByUnit:
     def saliencies(self) -> Tensor:
         """Return the loss that cutting each weight would cost; below zero for those that are cut already."""
         if self.diagonal is None:
-            identity = torch.eye(len(self.hessian))
+            self.diagonal = torch.ones_like(self.weight)
             if self.samples:  # both are sums over rows: a mean of one, and of the other what a sample adds
                 self.factors = self.factors.clamp(min=0) / self.rows
                 self.hessian = self.hessian / self.samples
-                self.hessian += _damping(self.hessian.diagonal()) * identity
-            else:
-                self.hessian, self.factors = identity, torch.ones_like(self.factors)
-            self.diagonal = torch.ones_like(self.weight)
-            self._factorise()
+                self.hessian += _damping(self.hessian.diagonal()) * torch.eye(len(self.hessian))
+                self._factorise()
+            else:  # the Hessian is the identity: no weight can make up for another
+                self.factors = torch.ones_like(self.factors)
         scores = self.factors[:, None] * self.weight.square() / (2 * self.diagonal)
         return torch.where(self.left, scores, -1.0).view(self.shape)
 
@@ -92,7 +91,8 @@ class UnitByUnit:
         """Cut all but some weights, and let these make up for it."""
         before, self.left = self.weight, keep.flatten(1)
         self.weight = before * self.left
-        self._factorise(before - self.weight)
+        if self.samples:
+            self._factorise(before - self.weight)
 
     def _factorise(self, cut: Tensor | None = None) -> None:
         """Find the diagonal of every unit's inverse Hessian, and make up for weights that were cut: H_RR⁻¹·H_RS·w_S."""
