@@ -20,12 +20,14 @@ from secateur.methods.dense import Dense
 from secateur.methods.few_values import FewValues
 from secateur.methods.gradual_magnitude import GradualMagnitude
 from secateur.methods.han2015 import Han2015
+from secateur.methods.int8 import Int8
 from secateur.methods.joint import Joint
 from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
 from secateur.methods.obd import OptimalBrainDamage
 from secateur.methods.obs import OptimalBrainSurgeon
+from secateur.methods.ternary import TernaryFixedPoint
 from secateur.methods.xnor_net import XnorNet
 from secateur.plain_data import PlainDataError, from_plain, to_plain
 from secateur.table import Table
@@ -63,6 +65,8 @@ METHODS: Table[type[Method]] = Table(
         BiasedDecay,
         OptimalBrainDamage,
         OptimalBrainSurgeon,
+        TernaryFixedPoint,
+        Int8,
         BinaryConnect,
         BinaryNet,
         BinaryWeights,
