@@ -63,6 +63,6 @@ def round_(layer: nn.Linear | nn.Conv2d) -> None:
     scale = layer.weight.abs().max().double() / _LARGEST
     unit = scale * inputs.grid[0].double()
     if scale > 0:
-        layer.weight.copy_((layer.weight / scale).round() * scale)
+        layer.weight.copy_((layer.weight / scale).round() * scale + 0.0)  # −0 becomes 0
     if layer.bias is not None and unit > 0:
-        layer.bias.copy_((layer.bias / unit).round().clamp(-_LARGEST_BIAS, _LARGEST_BIAS) * unit)
+        layer.bias.copy_((layer.bias / unit).round().clamp(-_LARGEST_BIAS, _LARGEST_BIAS) * unit + 0.0)
