@@ -28,13 +28,12 @@ def test_more_than_fifteen_zeros_take_a_filler(zeros, fillers):
     assert layer_cycles(weight, torch.ones(1), elements=1).fillers == fillers
 
 
-def test_a_full_queue_stops_the_broadcast_and_a_deep_one_evens_the_load():
-    weight = torch.zeros(2, 40)
-    weight[0, :20], weight[1, 20:] = 1.0, 1.0  # each of two elements works half of the time
-    shallow, deep = (layer_cycles(weight, torch.ones(40), elements=2, depth=depth).cycles for depth in (1, 64))
+def test_a_full_queue_stops_the_broadcast():
+    weight = torch.zeros(2, 16)
+    weight[0, ::2], weight[1, 1::2] = 1.0, 1.0  # each of two elements has work in every other column
+    assert layer_cycles(weight, torch.ones(16), elements=2, depth=1).cycles == 1 + 16
     busy = torch.ones(16, 40)  # eight entries of each column for both elements
     assert layer_cycles(busy, torch.ones(40), elements=2).cycles == 1 + 8 * 40
-    assert shallow >= deep >= 40
 
 
 # Inputs, outputs, densities of weights and activations (table III), actual time in µs (table IV).

@@ -60,8 +60,9 @@ class SignInputs(LayerInputs):
         return clipped + (torch.where(clipped < 0, -1.0, 1.0) - clipped).detach()
 
     def _normalised(self, x: Tensor, *, update: bool) -> Tensor:
-        moved = (self.mean, self.variance) if update or not self.training else (None, None)
-        return functional.batch_norm(x, *moved, training=self.training, momentum=_MOMENTUM, eps=_EPSILON)
+        is_known = update or not self.training
+        mean, variance = (self.mean, self.variance) if is_known else (None, None)
+        return functional.batch_norm(x, mean, variance, training=self.training, momentum=_MOMENTUM, eps=_EPSILON)
 
     def factor(self, layer: nn.Module, x: Tensor) -> Tensor | None:
         """Return K, if inputs are scaled."""
@@ -162,7 +163,7 @@ def _read_inputs(layer: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tenso
 
 
 def _multiply_products(layer: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    factor = layer.__dict__.pop("_factor", None)
+    factor: Tensor | None = layer.__dict__.pop("_factor", None)
     if factor is None:
         return output
     bias = layer._parameters.get("bias")

@@ -34,6 +34,10 @@ class Curvature(NamedTuple):
     curvatures: Tensor  # ∂²E/∂a² (rows, units)
     samples: int
 
+    def cpu(self) -> Curvature:
+        """Return the same in memory that everything can read."""
+        return Curvature(self.inputs.cpu(), self.slopes.cpu(), self.curvatures.cpu(), self.samples)
+
 
 def require_known(weights: Sequence[NetworkTensor], method: str) -> None:
     """Raise a ValueError unless all weights are those of linear layers or of ordinary convolutions."""

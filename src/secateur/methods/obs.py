@@ -66,12 +66,14 @@ class OptimalBrainSurgeon(Rounds):
         """Cut in steps, and add to the weights that are kept what makes up for the others."""
         self.check(model)
         layers = {
-            tensor.name: (WholeLayer if tensor.stored.numel() <= self.exact else UnitByUnit)(tensor.stored.detach())
+            tensor.name: (WholeLayer if tensor.stored.numel() <= self.exact else UnitByUnit)(
+                tensor.stored.detach().cpu()
+            )
             for tensor in weights
         }
         for seen in measured(weights, model, aids, self.samples):
             for name, batch in seen.items():
-                layers[name].add(batch)
+                layers[name].add(batch.cpu())
         total = sum(tensor.stored.numel() for tensor in weights)
         before = total / max(sum(int(tensor.stored.count_nonzero()) for tensor in weights), 1)
         kept: list[Tensor] = []

@@ -56,4 +56,5 @@ class TiledConv2d(nn.Conv2d):
 
     def extra_repr(self) -> str:
         """Show the tile with the rest."""
-        return f"{super().extra_repr()}, filters={self.filters}, tile={self.tile}"
+        inherited: str = super().extra_repr()  # type: ignore[no-untyped-call]  # torch's
+        return f"{inherited}, filters={self.filters}, tile={self.tile}"

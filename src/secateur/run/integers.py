@@ -35,7 +35,8 @@ class IntegerLinear(nn.Module):
         """Return s_w·s_x · (Σ q_w·q_x + q_b)."""
         levels = (x / self.step).round().clamp(self.least, self.most).to(torch.int32)
         sums = levels @ self.weight.T.to(torch.int32) + self.bias
-        return (sums.double() * self.unit).to(x.dtype)
+        scaled: Tensor = sums.double() * self.unit
+        return scaled.to(x.dtype)
 
 
 def with_integers(model: nn.Module) -> nn.Module:
