@@ -114,7 +114,6 @@ def load(
             return _take_over(archive, skeleton(archive, path).to_empty(device=torch.get_default_device()))
         if model is None:
             model = build_imported(archive, path, trust)
-            _restore_inputs(archive, model)
         _require_initialised(model)
         fill(archive, model.state_dict(), type(model).__name__, path)
     return model
@@ -311,6 +310,7 @@ def build_imported(archive: Archive, path: str | PathLike[str], trust: Collectio
                 imported.run_once(model, shape)
     except NetworkError as error:
         raise NetworkError(f"{path}: {error}") from error
+    _restore_inputs(archive, model)
     _cast(model, {record.name: record.dtype for record in archive.records})
     return model
 

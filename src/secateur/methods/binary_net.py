@@ -12,12 +12,13 @@ given (`secateur.functions.inputs`): weights alone cannot say that. Files keep i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import nn
+from typing_extensions import Doc
 
 from secateur.functions.inputs import LayerInputs, SignInputs
-from secateur.methods.binary_connect import BinaryConnect
+from secateur.methods.binary_connect import BinaryConnect, Scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,9 @@ class BinaryNet(BinaryConnect):
 
     name: ClassVar[str] = "binary-net"
     changes_inputs: ClassVar[bool] = True
+
+    # Normalisation follows every layer but the last, whose products of signs are too small a score with less.
+    scale: Annotated[Scale, Doc("H: by the size of the layer, or 1 for networks with batch normalisation")] = "one"
 
     def inputs(self, layer: nn.Linear | nn.Conv2d, *, is_first: bool) -> LayerInputs | None:
         """Return signs for all layers but the first, which reads the data."""
