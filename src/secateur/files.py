@@ -22,6 +22,7 @@ from secateur.encode import Architecture, Archive, open_archive, to_bytes
 from secateur.encode.container import MAX_BYTES
 from secateur.encode.filling import fill, require_match
 from secateur.encode.negative_zeros import warn_of_negative_zeros
+from secateur.functions.inputs import restore_inputs
 from secateur.graph.hidden_units import with_sorted_units
 from secateur.networks import NetworkError, Shape, imported
 from secateur.networks.seeding import seeded
@@ -130,6 +131,7 @@ def skeleton(archive: Archive, path: str | PathLike[str]) -> nn.Module:
     """
     assert archive.architecture is not None
     model = build_empty(archive.architecture, path)
+    _restore_inputs(archive, model)
     _cast(model, {record.name: record.dtype for record in archive.records})
     require_match(archive, model.state_dict(), type(model).__name__, path)
     return model
@@ -308,6 +310,7 @@ def build_imported(archive: Archive, path: str | PathLike[str], trust: Collectio
                 imported.run_once(model, shape)
     except NetworkError as error:
         raise NetworkError(f"{path}: {error}") from error
+    _restore_inputs(archive, model)
     _cast(model, {record.name: record.dtype for record in archive.records})
     return model
 
@@ -340,6 +343,11 @@ def _cast(model: nn.Module, dtypes: Mapping[str, torch.dtype]) -> None:
         dtype = dtypes.get(name, tensor.dtype)
         if tensor.is_floating_point() and dtype.is_floating_point and not is_lazy(tensor):
             tensor.data = tensor.data.to(dtype)
+
+
+def _restore_inputs(archive: Archive, model: nn.Module) -> None:
+    """Let layers of a new network change their inputs as those of the network in the file do."""
+    restore_inputs(model, {record.name: record.shape for record in archive.records})
 
 
 def _require_plain(model: nn.Module) -> None:

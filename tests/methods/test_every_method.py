@@ -16,7 +16,10 @@ from torch.nn.utils import parametrize
 
 from secateur.budget import Budget
 from secateur.experiments.evaluate import evaluate
+from secateur.experiments.models import load_model
 from secateur.experiments.runner import run
+from secateur.files import load
+from secateur.functions.inputs import inputs_of
 from secateur.job import Job
 from secateur.measure import count
 from secateur.methods import METHODS, Budgeted, Dense, FewValues, Manessi2018, Method, method_from_json, method_to_json
@@ -38,7 +41,10 @@ def test_a_method_returns_a_plain_network_of_the_same_class(name):
     model = trained()
     kind, keys, shapes = type(model), list(model.state_dict()), [p.shape for p in model.parameters()]
     finished = carry_out(METHODS[name](), model)
-    assert (type(finished), list(finished.state_dict())) == (kind, keys)
+    own = [key for key in finished.state_dict() if ".inputs." not in key]
+    assert (type(finished), own) == (kind, keys)
+    assert bool(inputs_of(finished)) == METHODS[name].changes_inputs
+    assert (len(own) < len(finished.state_dict())) == METHODS[name].changes_inputs
     assert [parameter.shape for parameter in finished.parameters()] == shapes
     assert not any(parametrize.is_parametrized(module) for module in finished.modules())
     assert all(parameter.requires_grad for parameter in finished.parameters())
@@ -56,7 +62,8 @@ def test_a_method_that_prunes_leaves_zeros_and_no_empty_layer(name):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_has_stages_with_names_of_their_own_and_says_how_long_they_take(name):
     method, recipe, stages = METHODS[name](), Recipe(epochs=7), []
-    one_kind = nn.Sequential(nn.Flatten(), nn.Linear(36, 12), nn.ReLU(), nn.Linear(12, 3))
+    hidden = (nn.Linear(36, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU())
+    one_kind = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(8, 3))
     carry_out(method, one_kind, stages.append, recipe)
     assert stages
     assert len({stage.name for stage in stages}) == len(stages)
@@ -118,6 +125,12 @@ def test_a_run_of_a_method_is_killed_resumed_evaluated_and_ends_as_one_never_kil
     assert resumed.model.read_bytes() == whole.model.read_bytes()
     assert resumed.read_result().errors == whole.read_result().errors
     assert evaluate(resumed).errors.keys() == whole.read_result().errors.keys()
+    if method.changes_inputs:
+        model, x = load_model(resumed.model).eval(), torch.rand(5, 1, 28, 28)
+        assert inputs_of(model).keys() == inputs_of(load(resumed.file)).keys() != set()
+        for twin in (copy.deepcopy(model), load(resumed.file).eval(), torch.export.export(model, (x,)).module()):
+            torch.testing.assert_close(twin(x), model(x), rtol=1e-3, atol=1e-4)
+        assert resumed.read_result().errors["file"] == resumed.read_result().error
 
 
 @dataclass(frozen=True, kw_only=True)

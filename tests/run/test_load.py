@@ -14,6 +14,7 @@ import secateur
 from secateur import networks
 from secateur.encode import Archive
 from secateur.encode.container import Architecture
+from secateur.functions.inputs import RoundedInputs, SignInputs, attach_inputs
 from secateur.graph.simplify import fold
 from secateur.graph.trace import note_shapes
 from secateur.run import Group, Kernel, SparseChain, compile_sparse, load, load_sparse, timing
@@ -148,6 +149,16 @@ def test_a_dense_file_gives_the_dense_network(tmp_path, images):
     assert not any(isinstance(module, SparseChain) for module in network.modules())
     with torch.no_grad():
         assert_close(network(images), model(images))
+
+
+def test_a_network_whose_layers_round_what_they_read_answers_as_it_did(tmp_path, images):
+    model = pruned("lenet-300-100", 0.05).train()
+    attach_inputs(model.fc2, RoundedInputs(3))
+    attach_inputs(model.fc3, SignInputs(100, scaled=True))
+    model(images)  # in training: it fits steps, means and variances
+    secateur.save(model, tmp_path / "model.cut", codec="raw", sort_units=True)
+    assert_close(load_sparse(tmp_path / "model.cut")(images), model.eval()(images))
+    assert_close(compile_sparse(model, images)(images), model(images))
 
 
 def test_half_precision_runs_in_single(tmp_path, images):

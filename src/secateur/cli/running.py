@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -17,6 +17,9 @@ from secateur.experiments.directory import RunDirectory, newest_finished
 from secateur.nearest import require_one_of
 from secateur.report.finish import leave_page
 from secateur.report.terminal import say
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +98,11 @@ class Bench(Command):
     engines: Annotated[
         tuple[str, ...], Doc("dense engines: eager (always included), onnxruntime, compile (slow to start)")
     ] = ("eager", "onnxruntime")
+    hardware: Annotated[
+        Literal["eie"] | None,
+        optional("eie"),
+        Doc("instead of timing, model the linear layers on this accelerator: cycles, load balance and energy"),
+    ] = None
     classes: Classes = None
     input_shape: InputShape = None
     run: Annotated[
@@ -124,6 +132,8 @@ class Bench(Command):
             trust=allow_imports((*self.trust, *named_modules(source))),
         )
         console = Console(stderr=self.json)
+        if self.hardware is not None:
+            return self._model(what.model, what.sample_shape)
         if not self.json:
             print_subject(console, what.source, what.network, what.density, self.repeats)
         weight = dense_bytes(what.model)
@@ -146,6 +156,21 @@ class Bench(Command):
             say(console, f"wrote {write_speed(what.directory, found)}")
             if what.directory.page.exists():  # it has no speeds yet, or older ones
                 leave_page(console, what.directory)
+        return 0
+
+    def _model(self, model: nn.Module, sample_shape: tuple[int, ...]) -> int:
+        """Show what the linear layers of a network would take on an accelerator."""
+        import torch
+
+        from secateur.report.terminal.accelerator import cycles_json, print_cycles
+        from secateur.run.bench.eie import network_cycles
+
+        torch.manual_seed(0)
+        found = network_cycles(model, torch.randn(1, *sample_shape))
+        if self.json:
+            print(cycles_json(found))
+        else:
+            print_cycles(Console(), found)
         return 0
 
     def _require_sense(self, source: str) -> None:

@@ -16,6 +16,7 @@ from secateur.atomic import write_atomically
 from secateur.data import Scaling
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.pipeline import pipeline
+from secateur.functions.inputs import restore_inputs
 from secateur.job import Job
 from secateur.networks import NetworkError, Shape, imported
 from secateur.pretrained import Start
@@ -65,6 +66,7 @@ def load_model(path: Path, trust: Collection[str] = ()) -> nn.Module:
     header, state = _read(path)
     try:
         model = networks.build(_trusted(header["network"], trust, path), **_sizes(header), seed=0, trust=trust)
+        restore_inputs(model, {name: value.shape for name, value in state.items()})
         model.load_state_dict(state)
         return model
     except NetworkError:

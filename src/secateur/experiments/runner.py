@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from secateur import networks
 from secateur.atomic import write_atomically
@@ -27,7 +27,9 @@ from secateur.pretrained import Start, read_start
 from secateur.results import RunError, write
 from secateur.train.observers import Observer, Silent
 from secateur.train.processes import is_main_process, join_processes, wait_for_all
+from secateur.train.source import some_batches
 from secateur.train.stage import Stage
+from secateur.train.task import moved
 
 
 def run(
@@ -139,7 +141,12 @@ def carry_out(
     def error(network: nn.Module) -> float:
         return workload.evaluate(network).error
 
-    finished, aids = model, Aids(outcome.file_size, error, observer.note)
+    def losses(network: nn.Module, samples: int) -> Iterator[Tensor]:
+        device = next(network.parameters()).device
+        for batch in some_batches(workload.training, samples, job.recipe.batch_size, job.seed):
+            yield workload.task(network, moved(batch, device))
+
+    finished, aids = model, Aids(outcome.file_size, error, observer.note, losses)
     for form, network in pipeline(job, model, train, aids, is_trained=is_trained):
         outcome.evaluate(form, network)
         finished = network

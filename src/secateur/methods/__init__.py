@@ -11,15 +11,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from secateur.budget import Budget
+from secateur.methods.biased_decay import BiasedDecay
+from secateur.methods.binary_connect import BinaryConnect
+from secateur.methods.binary_net import BinaryNet
+from secateur.methods.binary_weights import BinaryWeights
 from secateur.methods.budgeted import Budgeted
 from secateur.methods.dense import Dense
 from secateur.methods.few_values import FewValues
 from secateur.methods.gradual_magnitude import GradualMagnitude
 from secateur.methods.han2015 import Han2015
+from secateur.methods.int8 import Int8
 from secateur.methods.joint import Joint
 from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
+from secateur.methods.obd import OptimalBrainDamage
+from secateur.methods.obs import OptimalBrainSurgeon
+from secateur.methods.ternary import TernaryFixedPoint
+from secateur.methods.xnor_net import XnorNet
 from secateur.plain_data import PlainDataError, from_plain, to_plain
 from secateur.table import Table
 
@@ -53,6 +62,15 @@ METHODS: Table[type[Method]] = Table(
         Han2015,
         Magnitude,
         GradualMagnitude,
+        BiasedDecay,
+        OptimalBrainDamage,
+        OptimalBrainSurgeon,
+        TernaryFixedPoint,
+        Int8,
+        BinaryConnect,
+        BinaryNet,
+        BinaryWeights,
+        XnorNet,
         FewValues,
     ),
 )

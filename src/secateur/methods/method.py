@@ -8,11 +8,11 @@ costs in the same way.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, runtime_checkable
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import Self
 
 from secateur.budget import Budget
@@ -28,6 +28,9 @@ class Method(ABC):
     name: ClassVar[str]  # in the table of methods and on the command line
     leaves: ClassVar[str] = "pruned"  # what its network is called in tables
     leaves_few_values: ClassVar[bool] = False  # whether the weights it leaves are quantised already
+    # Whether layers of its network change what they read (signs, few levels): it has the class and parameters of the
+    # original, and some layers a child `inputs` besides (`secateur.functions.inputs`).
+    changes_inputs: ClassVar[bool] = False
     needs_trained: ClassVar[bool] = False  # whether another method has to go before it
     is_reference: ClassVar[bool] = False  # whether it leaves every weight, for others to be compared with
     trains_dense: ClassVar[bool] = False  # whether it trains a dense network first, its form "dense"
@@ -65,6 +68,9 @@ class Aids:
     error: Callable[[nn.Module], float] | None = None
     # Where a sentence to the user goes.
     note: Callable[[str], None] = lambda text: None
+    # The mean losses of batches of so many training samples, to be differentiated: for methods that measure derivatives
+    # between stages. None where a finished run is restored, and its stages are read from checkpoints.
+    losses: Callable[[nn.Module, int], Iterator[Tensor]] | None = None
 
 
 @runtime_checkable

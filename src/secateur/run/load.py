@@ -15,6 +15,7 @@ from secateur import files
 from secateur.encode import Archive, TensorRecord, open_archive
 from secateur.encode.container import MAX_BYTES
 from secateur.encode.filling import require_match
+from secateur.functions.inputs import inputs_of
 from secateur.graph.layers import is_plain_layer
 from secateur.graph.regions import Region, regions
 from secateur.graph.simplify import fold
@@ -40,7 +41,8 @@ def load_sparse(
     nothing is timed: `compile_sparse` is for the last bit of speed.
 
     A network that is not ours is imported if `trust` allows it, as by `load`. The file has to say the shape of its
-    inputs, as those of runs do. One whose forward pass cannot be traced is returned as it is, dense.
+    inputs, as those of runs do. One whose forward pass cannot be traced, or whose layers round what they read, is
+    returned as it is, dense.
     """
     if batch < 1:
         raise ValueError(f"batch must be ≥ 1, got {batch}")
@@ -53,6 +55,8 @@ def _load(path: str | PathLike[str], batch: int, max_bytes: int, trust: Collecti
         stored = Plan.of_file(archive.metadata, path)
         is_ours = files.is_ours(archive.architecture)
         skeleton = _skeleton(archive, path, trust).eval()
+        if inputs_of(skeleton):  # kernels know nothing of layers that round what they read
+            return _load_dense(path, max_bytes, trust)
         shape = files.input_shape(skeleton, archive.metadata, path)
         found_regions = regions(skeleton, 1)
         if not is_ours and not _is_whole(found_regions, archive):

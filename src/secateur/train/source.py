@@ -65,6 +65,23 @@ def steps_of(source: Source, recipe: Recipe) -> int:
     return math.ceil(len(source) / recipe.batch_size)
 
 
+def some_batches(source: Source, samples: int, batch_size: int, seed: int) -> Iterator[Batch]:
+    """Yield batches of about so many samples, always the same for a seed; the global generator is left as it is."""
+    with torch.random.fork_rng(devices=[]):  # inputs may be dropped by it
+        torch.manual_seed(seed)
+        if isinstance(source, Batches):
+            left = samples
+            for batch in source.epoch(seed):
+                yield batch
+                left -= samples_in(batch)
+                if left <= 0:
+                    return
+            return
+        generator = torch.Generator().manual_seed(seed)
+        for indices in torch.randperm(len(source), generator=generator)[:samples].split(batch_size):
+            yield source.batch(indices, generator)
+
+
 def steps_in(
     source: Source,
     recipe: Recipe,
