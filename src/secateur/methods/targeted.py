@@ -1,0 +1,150 @@
+"""What methods that prune to a given number of weights share: the setting, the choice, and the fine-tune after it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import Doc, Self
+
+from secateur.budget import Budget
+from secateur.functions.mask import FixedMask
+from secateur.functions.scored import ScoredFunction
+from secateur.methods.method import Method
+from secateur.sibling import SiblingConfig, chosen_tensors, targets
+from secateur.train.recipe import Recipe, require_share
+from secateur.train.stage import Stage
+from secateur.weights.function import WeightFunction
+from secateur.weights.reading import attach, settle
+from secateur.weights.tensors import NetworkTensor, tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targeted(Method):
+    """A method that prunes to a ratio in the epochs of the recipe."""
+
+    ratio: Annotated[float, Doc("all prunable weights ÷ weights kept in the end")] = 20.0
+
+    def __post_init__(self) -> None:
+        require_ratio(self.ratio)
+
+    def with_budget(self, budget: Budget) -> Self:
+        """Return the method with the ratio of a budget."""
+        return replace(self, ratio=ratio_of(budget, self))
+
+    def check(self, model: nn.Module) -> None:
+        """Raise a ValueError if the ratio leaves less than a weight a layer."""
+        require_a_weight_per_layer(model, self.ratio)
+
+    def epochs(self, recipe: Recipe) -> int:
+        """Return the recipe's epochs: pruning takes none of its own."""
+        return recipe.epochs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selecting(Method):
+    """A method that scores weights, whose final cut keeps those above zero, or exactly as many as a ratio says."""
+
+    ratio: Annotated[
+        float | None, Doc("all prunable weights ÷ weights kept by the final cut (none: those scored above zero)")
+    ] = 20.0
+    fine_tune: Annotated[float, Doc("share of the epochs after the cut, with every zero kept")] = 0.3
+
+    def __post_init__(self) -> None:
+        if self.ratio is not None:
+            require_ratio(self.ratio)
+        require_share(fine_tune=self.fine_tune)
+
+    def with_budget(self, budget: Budget) -> Self:
+        """Return the method with the ratio of a budget for its final cut."""
+        return replace(self, ratio=ratio_of(budget, self))
+
+    def check(self, model: nn.Module) -> None:
+        """Raise a ValueError if the ratio leaves less than a weight a layer."""
+        require_a_weight_per_layer(model, self.ratio or 1.0)
+
+    def epochs(self, recipe: Recipe) -> int:
+        """Return the recipe's epochs: those after the cut are a share of them."""
+        return recipe.epochs
+
+    @property
+    def target(self) -> dict[str, float]:
+        """Where a stage is to end."""
+        return {} if self.ratio is None else {"ratio": self.ratio}
+
+
+def require_ratio(ratio: float) -> None:
+    """Raise a ValueError unless a network can have so many times fewer weights."""
+    if not (math.isfinite(ratio) and ratio > 1):
+        raise ValueError(f"ratio must be above 1 and finite, got {ratio}")
+
+
+def ratio_of(budget: Budget, method: Method) -> float:
+    """Return the ratio of a budget; raise a ValueError for one that is not about the number of weights."""
+    if budget.final_ratio is None:
+        raise ValueError(f'method "{method.name}" prunes to a ratio or a sparsity, not to {budget}')
+    return budget.final_ratio
+
+
+def require_a_weight_per_layer(model: nn.Module, ratio: float) -> None:
+    """Raise a ValueError if a ratio leaves less than a weight a layer."""
+    found = targets(model)
+    total = sum(target.weights for target in found)
+    if total / ratio < len(found):
+        raise ValueError(
+            f"a ratio of {ratio:g} would keep {total / ratio:.3g} of {total:,} weights: {len(found)} layers need one "
+            f"each, so {total / len(found):.4g} is the most"
+        )
+
+
+def read_through(
+    model: nn.Module, make: Callable[[NetworkTensor], WeightFunction]
+) -> list[tuple[NetworkTensor, WeightFunction]]:
+    """Let every prunable weight of a network be read through a function of its own; return the tensors with these."""
+    found = [(tensor, make(tensor)) for tensor, _ in chosen_tensors(model, SiblingConfig(), {})]
+    for tensor, function in found:
+        attach(tensor, function)
+    return found
+
+
+@torch.no_grad()
+def highest(scores: Sequence[Tensor], number: float) -> list[Tensor]:
+    """Return which weights to keep, as booleans: the `number` highest, rounded down, with the highest of each layer.
+
+    A layer without a weight would pass nothing on.
+    """
+    flat = [score.detach().flatten() for score in scores]
+    flat = [score.index_fill(0, score.argmax(), torch.inf) for score in flat]
+    everything = torch.cat(flat)
+    kept = torch.zeros(len(everything), dtype=torch.bool, device=everything.device)
+    kept[everything.topk(max(math.floor(number * (1 + 1e-12)), len(flat))).indices] = True
+    parts = kept.split([len(score) for score in flat])
+    return [part.view(score.shape) for part, score in zip(parts, scores, strict=True)]
+
+
+def cut_and_fine_tune(model: nn.Module, ratio: float | None, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
+    """Keep the weights with the highest scores, fine-tune them with every zero kept, and return a plain network.
+
+    Without a ratio, the weights with scores above zero are kept.
+    """
+    everything = ((tensor, function) for tensor in tensors(model) for function in tensor.functions)
+    found = [(tensor, function) for tensor, function in everything if isinstance(function, ScoredFunction)]
+    scores = [function.scores(tensor.stored.detach()) for tensor, function in found]
+    if ratio is not None:
+        kept = highest(scores, sum(score.numel() for score in scores) / ratio)
+        for (_, function), keep in zip(found, kept, strict=True):
+            function.chosen = keep
+    masks = {tensor.name: score > 0 for (tensor, _), score in zip(found, scores, strict=True)}
+    masks |= {tensor.name: function.chosen for tensor, function in found if function.chosen is not None}
+    plain = settle(model)
+    if not recipe.epochs:
+        return plain
+    for tensor in tensors(plain):
+        if tensor.name in masks:
+            attach(tensor, FixedMask(masks[tensor.name].to(torch.uint8)))
+    yield Stage(name="fine-tune", model=plain, recipe=recipe, phase="fine-tune")
+    return settle(plain)
