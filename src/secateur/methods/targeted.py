@@ -17,7 +17,7 @@ from secateur.functions.scored import ScoredFunction
 from secateur.methods.method import Method
 from secateur.sibling import SiblingConfig, chosen_tensors, targets
 from secateur.train.recipe import Recipe, require_share
-from secateur.train.stage import Stage
+from secateur.train.stage import Phase, Stage
 from secateur.weights.function import WeightFunction
 from secateur.weights.reading import attach, settle
 from secateur.weights.tensors import NetworkTensor, tensors
@@ -126,8 +126,10 @@ def highest(scores: Sequence[Tensor], number: float) -> list[Tensor]:
     return [part.view(score.shape) for part, score in zip(parts, scores, strict=True)]
 
 
-def cut_and_fine_tune(model: nn.Module, ratio: float | None, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
-    """Keep the weights with the highest scores, fine-tune them with every zero kept, and return a plain network.
+def cut_and_fine_tune(
+    model: nn.Module, ratio: float | None, recipe: Recipe, *, phase: Phase = "fine-tune"
+) -> Generator[Stage, None, nn.Module]:
+    """Keep the weights with the highest scores, train them with every zero kept, and return a plain network.
 
     Without a ratio, the weights with scores above zero are kept.
     """
@@ -146,5 +148,5 @@ def cut_and_fine_tune(model: nn.Module, ratio: float | None, recipe: Recipe) -> 
     for tensor in tensors(plain):
         if tensor.name in masks:
             attach(tensor, FixedMask(masks[tensor.name].to(torch.uint8)))
-    yield Stage(name="fine-tune", model=plain, recipe=recipe, phase="fine-tune")
+    yield Stage(name=phase, model=plain, recipe=recipe, phase=phase)
     return settle(plain)
