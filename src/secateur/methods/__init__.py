@@ -20,6 +20,7 @@ from secateur.methods.joint import Joint
 from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
+from secateur.methods.network_surgery import NetworkSurgery
 from secateur.methods.snip import Snip
 from secateur.plain_data import PlainDataError, from_plain, to_plain
 from secateur.table import Table
@@ -55,6 +56,7 @@ METHODS: Table[type[Method]] = Table(
         Magnitude,
         GradualMagnitude,
         Snip,
+        NetworkSurgery,
         FewValues,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from secateur.train.stage import Phase, Stage
 from secateur.weights.function import WeightFunction
 from secateur.weights.reading import attach, settle
 from secateur.weights.tensors import NetworkTensor, tensors
+
+Function = TypeVar("Function", bound=WeightFunction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +103,20 @@ def require_a_weight_per_layer(model: nn.Module, ratio: float) -> None:
         )
 
 
-def read_through(
-    model: nn.Module, make: Callable[[NetworkTensor], WeightFunction]
-) -> list[tuple[NetworkTensor, WeightFunction]]:
+def read_through(model: nn.Module, make: Callable[[NetworkTensor], Function]) -> list[tuple[NetworkTensor, Function]]:
     """Let every prunable weight of a network be read through a function of its own; return the tensors with these."""
     found = [(tensor, make(tensor)) for tensor, _ in chosen_tensors(model, SiblingConfig(), {})]
     for tensor, function in found:
         attach(tensor, function)
     return found
+
+
+def dense_first(model: nn.Module, recipe: Recipe, share: float) -> Generator[Stage, None, Recipe]:
+    """Yield the dense network for a share of the epochs, and return the recipe of the others."""
+    others, dense = recipe.split(share)
+    if dense.epochs:
+        yield Stage(name="dense", model=model, recipe=dense)
+    return others
 
 
 @torch.no_grad()

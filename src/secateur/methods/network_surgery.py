@@ -1,0 +1,82 @@
+"""Guo et al. 2016, "Dynamic Network Surgery for Efficient DNNs" (arXiv 1608.04493): cut weights may grow back.
+
+A network that is trained is pruned and trained on. The mask h of a weight follows its size,
+
+    h = 0 if |w| < a,    1 if |w| > b,    unchanged in between    with    a, b = 0.9, 1.1 · (μ + c·σ)     (equation 3)
+
+where μ and σ are mean and deviation of the layer's |w| at the start. All weights are trained on, w ← w − β · ∂L/∂(h·w),
+those that are not read as well (equation 4). Masks change with probability 1 ÷ (1 + γ·step), and are fixed in the end.
+Published: LeNet-300-100 56× at 1.99 % error, LeNet-5 108× at 0.91 %, AlexNet 17.7× at 43.09 % (tables 1 to 3).
+
+The paper chooses c by hand for every layer. Here one c for all layers is solved every hundred steps, so that N/ratio
+weights are above their thresholds; exactly so many are kept when the masks are fixed. A share of the epochs trains the
+dense network first. γ is that of the authors' code for the LeNets, which fixes masks after 14,000 steps.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import nn
+from typing_extensions import Doc
+
+from secateur.functions.spliced_mask import SplicedMask
+from secateur.methods.targeted import Targeted, dense_first, highest, read_through
+from secateur.train.recipe import Recipe, require_not_negative, require_share
+from secateur.train.stage import Stage
+from secateur.weights.reading import settle
+
+_SOLVED_EVERY = 100  # steps between two solutions for c
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSurgery(Targeted):
+    """Cut and splice weights by their size while the network trains on."""
+
+    name: ClassVar[str] = "network-surgery"
+
+    dense: Annotated[float, Doc("share of the epochs that train the dense network first")] = 0.3
+    gamma: Annotated[float, Doc("γ, masks change with probability 1 ÷ (1 + γ·step)")] = 1e-4
+    stop: Annotated[float, Doc("share of the surgery after which masks are fixed")] = 0.75
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_share(dense=self.dense)
+        require_not_negative(gamma=self.gamma)
+        if not 0 < self.stop <= 1:
+            raise ValueError(f"stop must lie in (0, 1], got {self.stop}")
+
+    def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
+        """Yield the dense network, then the same under surgery, and return what is left of it."""
+        surgery = yield from dense_first(model, recipe, self.dense)
+        found = read_through(model, lambda tensor: SplicedMask(tensor.stored.detach()))
+        weights = [tensor.stored for tensor, _ in found]
+        masks = [function for _, function in found]
+        number = sum(weight.numel() for weight in weights) / self.ratio
+
+        def between(done: int, total: int) -> None:
+            end = max(round(self.stop * total), 1)
+            if done > end:
+                return
+            if done % _SOLVED_EVERY == 1 or done == end:
+                scores = [mask.scores(weight.detach()) for mask, weight in zip(masks, weights, strict=True)]
+                c = torch.cat([score.flatten() for score in scores]).topk(max(int(number), 1)).values[-1]
+                for mask, weight in zip(masks, weights, strict=True):
+                    mask.set_threshold(c, weight.detach())
+                if done == end:
+                    for mask, keep in zip(masks, highest(scores, number), strict=True):
+                        mask.mask.copy_(keep)
+                    return
+            # Random, but the same in a run that is resumed.
+            if random.Random(done).random() < 1 / (1 + self.gamma * done):
+                for mask, weight in zip(masks, weights, strict=True):
+                    mask.update(weight.detach())
+
+        yield Stage(name="surgery", model=model, recipe=surgery, between=between, target={"ratio": self.ratio})
+        for mask in masks:
+            mask.chosen = mask.mask.bool()
+        return settle(model)
