@@ -15,8 +15,7 @@ sizes = st.lists(st.integers(1, 40), min_size=1, max_size=4)
 
 
 def drawn(lengths):
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(length, generator=generator) for length in lengths]
+    return [torch.randn(length, generator=torch.Generator().manual_seed(length)) for length in lengths]
 
 
 @given(lengths=sizes, ratio=st.floats(1.1, 50))

@@ -2,10 +2,10 @@
 
 Prune once, before training, by how much the loss depends on each connection c_j of the untrained network:
 
-    s_j = |g_j| ÷ Σ_k |g_k|    with    g_j = ∂L(c ⊙ w)/∂c_j  at c = 1,    so    g_j = w_j · ∂L/∂w_j     (equations 5, 6)
+    s_j = |g_j| ÷ Σ_k |g_k|    with    g_j = ∂L(c ⊙ w)/∂c_j  at c = 1,    so    g_j = w_j · ∂L/∂w_j
 
 Keep the N/ratio highest of all layers together, and train these as usual. Published: LeNet-300-100 with 5 % of its
-weights 1.6 % error, with 2 % 2.4 %; LeNet-5 with 2 % 0.8 %, with 1 % 1.1 % (table 1).
+weights 1.6 % error, with 2 % 2.4 %; LeNet-5 with 2 % 0.8 %, with 1 % 1.1 %.
 
 The paper takes L from one batch. Here the first epoch of the recipe goes into it, at a learning rate of zero, so that g
 is the gradient on all training images, and its steps count as the method's own.
