@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from secateur.budget import Budget
+from secateur.methods.admm import Admm
 from secateur.methods.budgeted import Budgeted
 from secateur.methods.dense import Dense
 from secateur.methods.few_values import FewValues
@@ -57,6 +58,7 @@ METHODS: Table[type[Method]] = Table(
         GradualMagnitude,
         Snip,
         NetworkSurgery,
+        Admm,
         FewValues,
     ),
 )
