@@ -23,6 +23,7 @@ from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
 from secateur.methods.network_surgery import NetworkSurgery
 from secateur.methods.snip import Snip
+from secateur.methods.soft_movement import SoftMovement
 from secateur.plain_data import PlainDataError, from_plain, to_plain
 from secateur.table import Table
 
@@ -59,6 +60,7 @@ METHODS: Table[type[Method]] = Table(
         Snip,
         NetworkSurgery,
         Admm,
+        SoftMovement,
         FewValues,
     ),
 )
