@@ -36,7 +36,7 @@ def test_the_threshold_is_mean_and_deviation_and_spares_the_largest_weight():
     mask = SplicedMask(weight)
     mask.set_threshold(torch.tensor(0.5), weight)
     assert mask.threshold == 2.5
-    assert mask.scores(torch.tensor([2.5])) == 0.5
+    assert mask.deviations(torch.tensor([2.5])) == 0.5
     mask.set_threshold(torch.tensor(5.0), weight)
     mask.update(weight)
     assert mask.mask.tolist() == [0, 0, 1, 1]

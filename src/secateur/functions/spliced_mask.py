@@ -5,27 +5,24 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from secateur.functions.mask import masked
-from secateur.functions.scored import ScoredFunction
+from secateur.functions.mask import FixedMask, masked
 
 _BELOW, _ABOVE = 0.9, 1.1  # of a threshold: between them a weight stays in or out, as it is
 
 
-class SplicedMask(ScoredFunction):
+class SplicedMask(FixedMask):
     """A layer reads weight · mask; the gradient by what it reads goes to every weight, also to those it does not read.
 
     `mean` and `deviation` are those of |w| when surgery begins; the threshold is mean + c · deviation.
     """
 
-    mask: Tensor
     mean: Tensor
     deviation: Tensor
     threshold: Tensor
 
     def __init__(self, weight: Tensor) -> None:
-        super().__init__()
         size = weight.detach().abs()
-        self.register_buffer("mask", torch.ones_like(size, dtype=torch.uint8))
+        super().__init__(torch.ones_like(size, dtype=torch.uint8))
         self.register_buffer("mean", size.mean())
         self.register_buffer("deviation", size.std(correction=0).clamp(min=torch.finfo(size.dtype).tiny))
         self.register_buffer("threshold", torch.zeros_like(self.mean))
@@ -34,8 +31,8 @@ class SplicedMask(ScoredFunction):
         """Return weight · mask, with the gradient of the weight itself."""
         return weight + (masked(weight, self.mask) - weight).detach()
 
-    def scores(self, weight: Tensor) -> Tensor:
-        """Return c for which a weight is at the threshold."""
+    def deviations(self, weight: Tensor) -> Tensor:
+        """Return, for every weight, the c for which it is at the threshold."""
         return (weight.abs() - self.mean) / self.deviation
 
     def set_threshold(self, c: Tensor, weight: Tensor) -> None:

@@ -8,9 +8,9 @@ where μ and σ are mean and deviation of the layer's |w| at the start. All weig
 those that are not read as well (equation 2). Masks change with probability 1 ÷ (1 + γ·step), and are fixed in the end.
 Published: LeNet-300-100 56× at 1.99 % error, LeNet-5 108× at 0.91 %, AlexNet 17.7× at 43.09 %.
 
-The paper chooses c by hand for every layer. Here one c for all layers is solved every ten steps, so that N/ratio
-weights are above their thresholds; exactly so many are kept when the masks are fixed. A share of the epochs trains the
-dense network first. γ is that of the authors' code for the LeNets, which fixes masks after 14,000 steps.
+The paper chooses c by hand for every layer. Here one c for all layers is solved every ten steps, so that a number of
+weights which falls geometrically from N to N/ratio is above the thresholds; exactly so many are kept when the masks are
+fixed. A share of the epochs trains the dense network first. γ is that of the authors' code for the LeNets.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from typing_extensions import Doc
 
 from secateur.functions.spliced_mask import SplicedMask
 from secateur.methods.targeted import Targeted, dense_first, highest, read_through
+from secateur.prune import prune
 from secateur.train.recipe import Recipe, require_not_negative, require_share
 from secateur.train.stage import Stage
-from secateur.weights.reading import settle
 
 _SOLVED_EVERY = 10  # steps between two solutions for c; with 100 Adam moved weights across thresholds in crowds
+_RAMP = 0.5  # of the steps until masks are fixed; Adam did not recover from 60× at once (SGD did)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,19 +57,20 @@ class NetworkSurgery(Targeted):
         found = read_through(model, lambda tensor: SplicedMask(tensor.stored.detach()))
         weights = [tensor.stored for tensor, _ in found]
         masks = [function for _, function in found]
-        number = sum(weight.numel() for weight in weights) / self.ratio
+        weights_in_all = sum(weight.numel() for weight in weights)
 
         def between(done: int, total: int) -> None:
             end = max(round(self.stop * total), 1)
             if done > end:
                 return
             if done % _SOLVED_EVERY == 1 or done == end:
-                scores = [mask.scores(weight.detach()) for mask, weight in zip(masks, weights, strict=True)]
-                c = torch.cat([score.flatten() for score in scores]).topk(max(int(number), 1)).values[-1]
+                number = weights_in_all / self.ratio ** min(done / (_RAMP * end), 1.0)
+                sizes = [mask.deviations(weight.detach()) for mask, weight in zip(masks, weights, strict=True)]
+                c = torch.cat([size.flatten() for size in sizes]).topk(max(int(number), 1)).values[-1]
                 for mask, weight in zip(masks, weights, strict=True):
                     mask.set_threshold(c, weight.detach())
                 if done == end:
-                    for mask, keep in zip(masks, highest(scores, number), strict=True):
+                    for mask, keep in zip(masks, highest(sizes, number), strict=True):
                         mask.mask.copy_(keep)
                     return
             # Random, but the same in a run that is resumed.
@@ -77,6 +79,4 @@ class NetworkSurgery(Targeted):
                     mask.update(weight.detach())
 
         yield Stage(name="surgery", model=model, recipe=surgery, between=between, target={"ratio": self.ratio})
-        for mask in masks:
-            mask.chosen = mask.mask.bool()
-        return settle(model)
+        return prune(model)

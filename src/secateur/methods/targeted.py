@@ -98,8 +98,8 @@ def require_a_weight_per_layer(model: nn.Module, ratio: float) -> None:
     total = sum(target.weights for target in found)
     if total / ratio < len(found):
         raise ValueError(
-            f"a ratio of {ratio:g} would keep {total / ratio:.3g} of {total:,} weights: {len(found)} layers need one "
-            f"each, so {total / len(found):.4g} is the most"
+            f"a ratio of {ratio:,g} would keep {total / ratio:.3g} of {total:,} weights: {len(found)} layers need one "
+            f"each, so {total // len(found):,} is the most"
         )
 
 
