@@ -13,6 +13,7 @@ from typing import Any
 from secateur.budget import Budget
 from secateur.methods.admm import Admm
 from secateur.methods.budgeted import Budgeted
+from secateur.methods.continuous_sparsification import ContinuousSparsification
 from secateur.methods.dense import Dense
 from secateur.methods.few_values import FewValues
 from secateur.methods.gradual_magnitude import GradualMagnitude
@@ -61,6 +62,7 @@ METHODS: Table[type[Method]] = Table(
         NetworkSurgery,
         Admm,
         SoftMovement,
+        ContinuousSparsification,
         FewValues,
     ),
 )
