@@ -25,6 +25,7 @@ from secateur.methods.method import Aided, Aids, Cautious, Method
 from secateur.methods.network_surgery import NetworkSurgery
 from secateur.methods.snip import Snip
 from secateur.methods.soft_movement import SoftMovement
+from secateur.methods.sparse_variational_dropout import SparseVariationalDropout
 from secateur.plain_data import PlainDataError, from_plain, to_plain
 from secateur.table import Table
 
@@ -63,6 +64,7 @@ METHODS: Table[type[Method]] = Table(
         Admm,
         SoftMovement,
         ContinuousSparsification,
+        SparseVariationalDropout,
         FewValues,
     ),
 )
