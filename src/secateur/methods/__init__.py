@@ -19,6 +19,7 @@ from secateur.methods.few_values import FewValues
 from secateur.methods.gradual_magnitude import GradualMagnitude
 from secateur.methods.han2015 import Han2015
 from secateur.methods.joint import Joint
+from secateur.methods.ltp import Ltp
 from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
@@ -64,6 +65,7 @@ METHODS: Table[type[Method]] = Table(
         Admm,
         SoftMovement,
         ContinuousSparsification,
+        Ltp,
         SparseVariationalDropout,
         FewValues,
     ),
