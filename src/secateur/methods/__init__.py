@@ -15,6 +15,7 @@ from secateur.methods.admm import Admm
 from secateur.methods.budgeted import Budgeted
 from secateur.methods.continuous_sparsification import ContinuousSparsification
 from secateur.methods.dense import Dense
+from secateur.methods.dst import Dst
 from secateur.methods.few_values import FewValues
 from secateur.methods.gradual_magnitude import GradualMagnitude
 from secateur.methods.han2015 import Han2015
@@ -65,6 +66,7 @@ METHODS: Table[type[Method]] = Table(
         Admm,
         SoftMovement,
         ContinuousSparsification,
+        Dst,
         Ltp,
         SparseVariationalDropout,
         FewValues,
