@@ -34,8 +34,8 @@ class RowThreshold(ScoredFunction):
             self.threshold.zero_()
 
     def scores(self, weight: Tensor) -> Tensor:
-        """Return |w| ÷ t − 1."""
-        return weight.abs() / self.threshold.detach().clamp(min=torch.finfo(weight.dtype).tiny) - 1
+        """Return |w| − t."""
+        return weight.abs() - self.threshold.detach()
 
 
 class _Step(torch.autograd.Function):

@@ -40,6 +40,5 @@ class SoftCount(ScoredFunction):
         self.threshold.clamp_(min=0)
 
     def scores(self, weight: Tensor) -> Tensor:
-        """Return w² ÷ τ − 1."""
-        tau = (self.threshold.detach() * self.unit).clamp(min=torch.finfo(weight.dtype).tiny)
-        return weight.square() / tau - 1
+        """Return |w| − √τ."""
+        return weight.abs() - (self.threshold.detach() * self.unit).clamp(min=0).sqrt()

@@ -9,8 +9,8 @@ The loss is L + α · Σ exp(−t). Thresholds of a layer that keeps less than 1
 weights are left. A reproduction that follows the paper reports LeNet-300-100 with 2.5 % of its weights at 2.1 % error
 and LeNet-5 with 1.5 % at 0.95 %.
 
-With a ratio, one factor for all thresholds is solved in the final cut, so that exactly N/ratio weights are above them,
-and what is left is fine-tuned. α is the authors' for the LeNets, and thresholds have the weights' learning rate.
+With a ratio, the final cut keeps the N/ratio largest |w| − t, as if all thresholds rose or fell by the same amount, and
+what is left is fine-tuned. α is the authors' for the LeNets, and thresholds have the weights' learning rate.
 """
 
 from __future__ import annotations
