@@ -14,7 +14,7 @@ from secateur.train.recipe import Recipe
 def test_the_step_has_the_published_slope(distance, slope):
     """∂(w·S(|w| − t))/∂t = −w·S′, and by w it is S + |w|·S′."""
     weight = torch.tensor([[2.0]], requires_grad=True)
-    function = RowThreshold(weight.detach(), (1, 1))
+    function = RowThreshold(weight.detach(), (1, 1), 0.01)
     function.threshold.data.fill_(2 - distance)
     read = function(weight)
     read.backward()
@@ -25,7 +25,7 @@ def test_the_step_has_the_published_slope(distance, slope):
 
 def test_rows_have_thresholds_of_their_own_and_a_penalty_raises_them():
     weight = torch.tensor([[1.0, 2.0], [1.0, 2.0]])
-    function = RowThreshold(weight, (2, 1))
+    function = RowThreshold(weight, (2, 1), 0.01)
     function.threshold.data.copy_(torch.tensor([[0.5], [1.5]]))
     assert function(weight).tolist() == [[1, 2], [0, 2]]
     function.penalty(weight).backward()
@@ -34,7 +34,7 @@ def test_rows_have_thresholds_of_their_own_and_a_penalty_raises_them():
 
 def test_thresholds_of_a_layer_that_reads_less_than_one_in_a_hundred_begin_anew():
     weight = torch.linspace(0, 1, 1000).view(10, 100)
-    function = RowThreshold(weight, (10, 1))
+    function = RowThreshold(weight, (10, 1), 0.01)
     for threshold, left in ((0.985, 0.985), (0.995, 0.0)):
         function.threshold.data.fill_(threshold)
         with torch.no_grad():

@@ -10,7 +10,7 @@ from secateur.budget import Budget
 from secateur.functions.scored import ScoredFunction
 from secateur.measure import count
 from secateur.methods import METHODS
-from secateur.methods.targeted import Selecting, Targeted, cut_and_fine_tune, highest, read_through
+from secateur.methods.targeted import Selecting, Targeted, cut_and_fine_tune, highest, read_through, steered
 from secateur.train.recipe import Recipe
 
 DIRECTED = [name for name, kind in METHODS.items() if issubclass(kind, Targeted | Selecting)]
@@ -58,3 +58,11 @@ def test_the_cut_keeps_scores_above_zero_or_as_many_as_the_ratio_says(ratio, kep
     [stage] = cut_and_fine_tune(model, ratio, Recipe(epochs=1))
     assert count(stage.model).prunable.kept == kept
     assert torch.equal(stage.model.weight.flatten()[:kept], start.flatten()[:kept])
+
+
+def test_the_penalty_rises_while_too_many_are_left_and_falls_while_too_few_are():
+    found = read_through(model := nn.Linear(10, 10), lambda tensor: Known())  # of which one is above zero
+    for ratio, rises in ((1000, True), (2, False)):
+        model.parametrizations.weight[0].pressure.fill_(1.0)
+        steered(found, ratio)(100, 100)
+        assert (model.parametrizations.weight[0].pressure > 1) == rises

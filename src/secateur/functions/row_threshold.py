@@ -9,14 +9,13 @@ from torch import Tensor, nn
 
 from secateur.functions.scored import ScoredFunction
 
-_LEAST = 0.01  # share of a layer's weights below which its thresholds begin anew
-
 
 class RowThreshold(ScoredFunction):
     """A layer reads w · 1[|w| > t], with one t for each of its filters (output units)."""
 
-    def __init__(self, weight: Tensor, shape: tuple[int, ...]) -> None:
+    def __init__(self, weight: Tensor, shape: tuple[int, ...], least: float) -> None:
         super().__init__()
+        self.least = least
         self.threshold = nn.Parameter(weight.new_zeros(shape))
 
     def forward(self, weight: Tensor) -> Tensor:
@@ -29,8 +28,8 @@ class RowThreshold(ScoredFunction):
         return torch.exp(-self.threshold).sum()
 
     def after_step(self, weight: Tensor) -> None:
-        """Set the thresholds of a layer to zero that reads less than one weight in a hundred."""
-        if (weight.abs() > self.threshold).sum() < _LEAST * weight.numel():
+        """Set the thresholds of a layer to zero that reads less than the least share of its weights."""
+        if (weight.abs() > self.threshold).sum() < self.least * weight.numel():
             self.threshold.zero_()
 
     def scores(self, weight: Tensor) -> Tensor:

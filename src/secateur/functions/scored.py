@@ -20,6 +20,11 @@ class ScoredFunction(WeightFunction):
     prunes = True
     allow_empty: bool = False
     chosen: Tensor | None = None  # which weights are kept, if a method decides that instead of the sign of the scores
+    pressure: Tensor  # by which a method that goes to a ratio multiplies the penalty
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("pressure", torch.ones(()))
 
     @abstractmethod
     def scores(self, weight: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ Every weight has a gate s of its own. The step of ℓ₀ regularisation is appro
 so that σ(β·s) → 1[s > 0], and the weights with s > 0 are kept. How many these are follows from λ and from s₀, where all
 gates start. Published as curves for ResNet-18 and VGG-16 on CIFAR-10 and ResNet-50 on ImageNet, not for the LeNets.
 
-With a ratio, the final cut keeps the N/ratio highest s instead of those above zero. λ is a hundred times the 10⁻⁸ of
-the paper, for networks of about a hundredth of the weights. There is one round and no rewinding.
+With a ratio, λ is raised or lowered while the network trains, so that about N/ratio gates are above zero, and the final
+cut keeps the N/ratio highest. λ is some hundred times the 10⁻⁸
+of the paper, for networks of about a hundredth of the weights. There is one round and no rewinding.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import nn
 from typing_extensions import Doc
 
 from secateur.functions.smooth_gate import SmoothGate
-from secateur.methods.targeted import Selecting, cut_and_fine_tune, read_through
+from secateur.methods.targeted import Selecting, cut_and_fine_tune, read_through, steered
 from secateur.train.objective import penalty
 from secateur.train.recipe import Recipe, require_not_negative
 from secateur.train.stage import Stage
@@ -34,7 +35,7 @@ class ContinuousSparsification(Selecting):
 
     name: ClassVar[str] = "continuous-sparsification"
 
-    lambda_s: Annotated[float, Doc("λ, the weight of Σ σ(β·s) in the loss")] = 1e-6
+    lambda_s: Annotated[float, Doc("λ, the weight of Σ σ(β·s) in the loss")] = 5e-6
     start: Annotated[float, Doc("s₀, where gates start; lower ones leave fewer weights")] = 0.0
     last_beta: Annotated[float, Doc("β at the end")] = 200.0
 
@@ -51,7 +52,10 @@ class ContinuousSparsification(Selecting):
         train, fine_tuning = recipe.split(self.fine_tune)
         found = read_through(model, lambda tensor: SmoothGate(tensor.stored.detach(), self.start))
 
+        steer = steered(found, self.ratio)
+
         def between(done: int, total: int) -> None:
+            steer(done, total)
             for _, function in found:
                 function.beta.fill_(self.last_beta ** (done / total))
 
@@ -61,7 +65,7 @@ class ContinuousSparsification(Selecting):
             recipe=train,
             rho=1.0,
             between=between,
-            terms={"gates": lambda model: penalty(model, self.lambda_s)},
+            terms={"gates": lambda model: penalty(model, self.lambda_s * float(found[0][1].pressure))},
             target=self.target,
         )
         return (yield from cut_and_fine_tune(model, self.ratio, fine_tuning))

@@ -9,8 +9,9 @@ The loss is L + α · Σ exp(−t). Thresholds of a layer that keeps less than 1
 weights are left. A reproduction that follows the paper reports LeNet-300-100 with 2.5 % of its weights at 2.1 % error
 and LeNet-5 with 1.5 % at 0.95 %.
 
-With a ratio, the final cut keeps the N/ratio largest |w| − t, as if all thresholds rose or fell by the same amount, and
-what is left is fine-tuned. α is the authors' for the LeNets, and thresholds have the weights' learning rate.
+With a ratio, α is raised or lowered while the network trains, so that about N/ratio weights are left, and the final cut
+keeps the N/ratio largest |w| − t. A layer then goes back at a tenth of 1/ratio, if that is less than 1 %. α is that of
+the authors for the LeNets, and thresholds have the weights' learning rate. A share of the epochs after the cut is ours.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from torch import nn
 from typing_extensions import Doc
 
 from secateur.functions.row_threshold import RowThreshold
-from secateur.methods.targeted import Selecting, cut_and_fine_tune, read_through
+from secateur.methods.targeted import Selecting, cut_and_fine_tune, read_through, steered
 from secateur.sibling import threshold_shape
 from secateur.train.objective import penalty
 from secateur.train.recipe import Recipe, require_not_negative
 from secateur.train.stage import Stage
+
+_LEAST = 0.01  # share of a layer's weights below which its thresholds begin anew
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +48,17 @@ class Dst(Selecting):
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the network while thresholds are learned, then what is left of it, and return that."""
         train, fine_tuning = recipe.split(self.fine_tune)
-        read_through(model, lambda tensor: RowThreshold(tensor.stored.detach(), threshold_shape(tensor, "filter")))
+        least = _LEAST if self.ratio is None else min(_LEAST, 0.1 / self.ratio)
+        found = read_through(
+            model, lambda tensor: RowThreshold(tensor.stored.detach(), threshold_shape(tensor, "filter"), least)
+        )
         yield Stage(
             name="train",
             model=model,
             recipe=train,
             rho=1.0,
-            terms={"thresholds": lambda model: penalty(model, self.alpha)},
+            between=steered(found, self.ratio),
+            terms={"thresholds": lambda model: penalty(model, self.alpha * float(found[0][1].pressure))},
             target=self.target,
         )
         return (yield from cut_and_fine_tune(model, self.ratio, fine_tuning))

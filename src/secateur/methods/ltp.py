@@ -9,7 +9,8 @@ not. In ∂L/∂w the derivative of the sigmoid is left out; in ∂L/∂τ and i
 many weights are left. Published: AlexNet 26.4× at 79.1 % top-5 accuracy, ResNet-50 9.1× at 92.0 %, in 30 epochs from
 pretrained weights; nothing for the LeNets.
 
-With a ratio, the final cut keeps the N/ratio largest |w| − √τ, as if all thresholds rose or fell alike. T₀ is a
+With a ratio, λ is raised or lowered while the network trains, so that about N/ratio weights are left, and the final cut
+keeps the N/ratio largest |w| − √τ. T₀ is a
 hundred times the paper's 10⁻³, because in layers of a thousand weights hardly one would be in the sigmoid's slope. τ is
 learned in units of the layer's mean square. A share of the epochs trains the dense network first.
 """
@@ -25,7 +26,7 @@ from torch import nn
 from typing_extensions import Doc
 
 from secateur.functions.soft_l0 import SoftCount
-from secateur.methods.targeted import Selecting, cut_and_fine_tune, dense_first, read_through
+from secateur.methods.targeted import Selecting, cut_and_fine_tune, dense_first, read_through, steered
 from secateur.train.objective import penalty
 from secateur.train.recipe import Recipe, require_not_negative, require_share
 from secateur.train.stage import Stage
@@ -54,13 +55,14 @@ class Ltp(Selecting):
         """Yield the dense network, the same while thresholds are learned, then what is left of it, and return that."""
         others = yield from dense_first(model, recipe, self.dense)
         pruning, fine_tuning = others.split(self.fine_tune / (1 - self.dense))
-        read_through(model, lambda tensor: SoftCount(tensor.stored.detach(), self.temperature))
+        found = read_through(model, lambda tensor: SoftCount(tensor.stored.detach(), self.temperature))
         yield Stage(
             name="prune",
             model=model,
             recipe=pruning,
             rho=_RATES[recipe.optimizer],
-            terms={"count": lambda model: penalty(model, self.lambda_0)},
+            between=steered(found, self.ratio),
+            terms={"count": lambda model: penalty(model, self.lambda_0 * float(found[0][1].pressure))},
             target=self.target,
         )
         return (yield from cut_and_fine_tune(model, self.ratio, fine_tuning))

@@ -22,6 +22,10 @@ from secateur.weights.function import WeightFunction
 from secateur.weights.reading import attach, settle
 from secateur.weights.tensors import NetworkTensor, tensors
 
+_PRESSURES = 100  # how often the penalty is changed
+_LARGEST_CHANGE = 1.25  # of the penalty at once
+_RAMP = 0.7  # share of the stage after which the number of weights is to be reached
+
 Function = TypeVar("Function", bound=WeightFunction)
 
 
@@ -132,6 +136,26 @@ def highest(scores: Sequence[Tensor], number: float) -> list[Tensor]:
     kept[everything.topk(max(math.floor(number * (1 + 1e-12)), len(flat))).indices] = True
     parts = kept.split([len(score) for score in flat])
     return [part.view(score.shape) for part, score in zip(parts, scores, strict=True)]
+
+
+def steered(found: Sequence[tuple[NetworkTensor, ScoredFunction]], ratio: float | None) -> Callable[[int, int], None]:
+    """Return what raises or lowers the penalty between steps, so that scores above zero become about N/ratio.
+
+    Their number is to fall geometrically. It is what a user does who tries one penalty after the other, in one run.
+    """
+    weights = sum(tensor.stored.numel() for tensor, _ in found)
+
+    @torch.no_grad()
+    def between(done: int, total: int) -> None:
+        if ratio is None or done % max(total // _PRESSURES, 1):
+            return
+        wanted = weights / ratio ** min(done / (_RAMP * total), 1.0)
+        kept = sum(int((function.scores(tensor.stored) > 0).sum()) for tensor, function in found)
+        change = min(max(math.sqrt(max(kept, 1) / wanted), 1 / _LARGEST_CHANGE), _LARGEST_CHANGE)
+        for _, function in found:
+            function.pressure.mul_(change)
+
+    return between
 
 
 def cut_and_fine_tune(
