@@ -25,6 +25,7 @@ from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
 from secateur.methods.network_surgery import NetworkSurgery
+from secateur.methods.pdp import Pdp
 from secateur.methods.snip import Snip
 from secateur.methods.soft_movement import SoftMovement
 from secateur.methods.sparse_variational_dropout import SparseVariationalDropout
@@ -64,6 +65,7 @@ METHODS: Table[type[Method]] = Table(
         Snip,
         NetworkSurgery,
         Admm,
+        Pdp,
         SoftMovement,
         ContinuousSparsification,
         Dst,
