@@ -75,6 +75,7 @@ _SURGERY = "Guo et al. 2016, arXiv 1608.04493"
 _SHARING = "Ullrich et al. 2017, arXiv 1702.04008"
 _VARIATIONAL = "Molchanov et al. 2017, arXiv 1701.05369"
 _SNIP = "Lee et al. 2019, arXiv 1810.02340"
+_ADMM = "Zhang et al. 2018, arXiv 1804.03294"
 _MOMENTUM = "Dettmers & Zettlemoyer 2019, arXiv 1907.04840"
 _OBS = "Dong et al. 2017, arXiv 1705.07565"
 _BAYESIAN = "Louizos et al. 2017, arXiv 1705.08665"
@@ -159,6 +160,7 @@ _OTHERS = (
     _lenet_5(method="Dynamic network surgery", source=_SURGERY, error=0.91, kept=430_500 / 108),
     _lenet_5(method="Soft weight sharing", source=_SHARING, error=0.97, kept=430_500 * 0.005, bytes=10_600),
     _lenet_5(method="Sparse variational dropout", source=_VARIATIONAL, error=0.75, kept=430_500 / 280),
+    _lenet_5(method="ADMM", source=_ADMM, error=0.8, kept=6_050),
     *_shares(_lenet_5, "SNIP", _SNIP, 430_500, {2: 0.8, 1: 1.1}),
     *_shares(_lenet_5, "Sparse momentum", _MOMENTUM, 430_500, {5: 0.69, 2: 0.76, 1: 0.83, 0.5: 1.14, 0.4: 1.40}),
     _lenet_5(method="Deep Compression", source=_DEEP_COMPRESSION, error=0.74, bytes=44_000, ratio=39),

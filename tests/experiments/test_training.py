@@ -4,6 +4,8 @@ from toy_networks import mlp
 
 from secateur import Budget, Pruner, build_sibling
 from secateur.experiments.training import measure_progress
+from secateur.methods.continuous_sparsification import ContinuousSparsification
+from secateur.train.recipe import Recipe
 
 
 def measured(model):
@@ -32,3 +34,12 @@ def test_a_soft_sibling_is_evaluated_as_it_is_too():
     line, answers, _ = measured(build_sibling(mlp()))
     assert len(answers) == 2
     assert line["sibling_error"] != line["error"]
+
+
+def test_a_network_with_scores_is_measured_as_if_it_were_cut_now_even_if_a_layer_would_be_empty():
+    model = mlp()
+    next(ContinuousSparsification(ratio=None).stages(model, Recipe()))
+    assert measured(model)[0]["kept"] == 0  # gates start at zero
+    layer = model[0].parametrizations.weight
+    layer[0].gate.data[:2] = 1.0
+    assert measured(model)[0]["kept"] == 2 * layer.original.shape[1]

@@ -10,8 +10,9 @@ from torch import nn
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.workload import Workload
 from secateur.functions.quantizer import Quantizer
+from secateur.functions.scored import ScoredFunction
 from secateur.functions.solved_threshold import solved_thresholds
-from secateur.functions.threshold import learned_thresholds
+from secateur.functions.threshold import LearnedThreshold, learned_thresholds
 from secateur.measure import count
 from secateur.quantize import coded_bits
 from secateur.results import ERROR, StageResult
@@ -23,12 +24,13 @@ from secateur.weights.reading import copied, settle_
 
 
 def measure_progress(model: nn.Module, error: Callable[[nn.Module], float], measure: str = ERROR) -> LogLine:
-    """Measure a network during training; a sibling is measured as if it were cut now.
+    """Measure a network during training; one with thresholds or scores is measured as if it were cut now.
 
     `measure` is what `error` returns; the line says so if that is no percentage of wrong answers.
     """
     functions = learned_thresholds(model)
-    plain = _cut_now(model) if functions else model
+    is_scored = any(isinstance(module, ScoredFunction) for module in model.modules())
+    plain = _cut_now(model) if functions or is_scored else model
     totals = count(plain)
     line: LogLine = {"error": error(plain), "ratio": totals.prunable.ratio, "kept": totals.prunable.kept}
     if measure != ERROR:
@@ -48,10 +50,11 @@ def measure_progress(model: nn.Module, error: Callable[[nn.Module], float], meas
 
 
 def _cut_now(model: nn.Module) -> nn.Module:
-    """Return a plain copy of a sibling; a layer may lose all of its weights here."""
+    """Return a plain copy of a network with thresholds or scores; a layer may lose all of its weights here."""
     plain = copied(model)
-    for function in learned_thresholds(plain).values():
-        function.allow_empty = True
+    for module in plain.modules():
+        if isinstance(module, LearnedThreshold | ScoredFunction):
+            module.allow_empty = True
     settle_(plain)
     return plain
 

@@ -11,22 +11,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from secateur.budget import Budget
+from secateur.methods.admm import Admm
 from secateur.methods.biased_decay import BiasedDecay
 from secateur.methods.binary_connect import BinaryConnect
 from secateur.methods.binary_net import BinaryNet
 from secateur.methods.binary_weights import BinaryWeights
 from secateur.methods.budgeted import Budgeted
+from secateur.methods.continuous_sparsification import ContinuousSparsification
 from secateur.methods.dense import Dense
+from secateur.methods.dst import Dst
 from secateur.methods.few_values import FewValues
 from secateur.methods.gradual_magnitude import GradualMagnitude
 from secateur.methods.han2015 import Han2015
 from secateur.methods.int8 import Int8
 from secateur.methods.joint import Joint
+from secateur.methods.ltp import Ltp
 from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
+from secateur.methods.network_surgery import NetworkSurgery
 from secateur.methods.obd import OptimalBrainDamage
 from secateur.methods.obs import OptimalBrainSurgeon
+from secateur.methods.pdp import Pdp
+from secateur.methods.snip import Snip
+from secateur.methods.soft_movement import SoftMovement
+from secateur.methods.sparse_variational_dropout import SparseVariationalDropout
 from secateur.methods.ternary import TernaryFixedPoint
 from secateur.methods.xnor_net import XnorNet
 from secateur.plain_data import PlainDataError, from_plain, to_plain
@@ -71,6 +80,15 @@ METHODS: Table[type[Method]] = Table(
         BinaryNet,
         BinaryWeights,
         XnorNet,
+        Snip,
+        NetworkSurgery,
+        Admm,
+        Pdp,
+        SoftMovement,
+        ContinuousSparsification,
+        Dst,
+        Ltp,
+        SparseVariationalDropout,
         FewValues,
     ),
 )

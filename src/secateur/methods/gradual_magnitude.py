@@ -18,8 +18,8 @@ from torch import nn
 from typing_extensions import Doc
 
 from secateur.functions.mask import FixedMask
-from secateur.methods.magnitude import Scope, largest, require_ratio
-from secateur.methods.method import Method
+from secateur.methods.magnitude import Scope, largest
+from secateur.methods.targeted import Targeted
 from secateur.nearest import require_choices
 from secateur.prune import prune
 from secateur.train.recipe import Recipe, require_whole
@@ -29,18 +29,17 @@ from secateur.weights.tensors import parameters
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradualMagnitude(Method):
+class GradualMagnitude(Targeted):
     """Set more and more of the smallest weights to zero while the network trains."""
 
     name: ClassVar[str] = "gradual-magnitude"
 
-    ratio: Annotated[float, Doc("all prunable weights ÷ weights kept in the end")] = 20.0
     scope: Annotated[Scope, Doc("rank weights in the whole network, or in each layer")] = "global"
     ramp: Annotated[float, Doc("share of the training after which no further weight is cut")] = 0.75
     every: Annotated[int, Doc("steps between two updates of the mask")] = 100
 
     def __post_init__(self) -> None:
-        require_ratio(self.ratio)
+        super().__post_init__()
         require_choices(self, scope=get_args(Scope))
         require_whole(least=1, every=self.every)
         if not 0 < self.ramp <= 1:
@@ -63,10 +62,6 @@ class GradualMagnitude(Method):
 
         yield Stage(name="train", model=model, recipe=recipe, between=between)
         return prune(model)
-
-    def epochs(self, recipe: Recipe) -> int:
-        """Return the recipe's epochs: pruning takes none of its own."""
-        return recipe.epochs
 
 
 def sparsity(progress: float, final: float) -> float:

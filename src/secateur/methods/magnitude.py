@@ -5,16 +5,17 @@ The baseline of the field (Blalock et al. 2020, arXiv 2003.03033), ranked in the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Doc
+from typing_extensions import Doc, Self
 
+from secateur.budget import Budget
 from secateur.methods.method import Method
+from secateur.methods.targeted import highest, ratio_of, require_ratio
 from secateur.nearest import require_choices
 from secateur.prune import keep_zeros, prune
 from secateur.train.recipe import Recipe, require_not_negative, require_whole
@@ -42,6 +43,10 @@ class Magnitude(Method):
         require_whole(retrain_epochs=self.retrain_epochs)
         require_not_negative(retrain_lr=self.retrain_lr)
 
+    def with_budget(self, budget: Budget) -> Self:
+        """Return the method with the ratio of a budget."""
+        return replace(self, ratio=ratio_of(budget, self))
+
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the dense network, then what is left of it, and return that."""
         yield Stage(name="train", model=model, recipe=recipe, forms=lambda: {"dense": model})
@@ -59,22 +64,8 @@ class Magnitude(Method):
         return recipe.epochs + self.retrain_epochs
 
 
-def require_ratio(ratio: float) -> None:
-    """Raise a ValueError unless a network can have so many times fewer weights."""
-    if not (math.isfinite(ratio) and ratio > 1):
-        raise ValueError(f"ratio must be above 1 and finite, got {ratio}")
-
-
 def largest(weights: Sequence[Tensor], ratio: float, scope: Scope) -> list[Tensor]:
-    """Return which weights to keep, as booleans: the largest of all or of each layer, and one of each layer anyway."""
-    sizes = [weight.detach().abs().flatten() for weight in weights]
-    groups = [torch.cat(sizes)] if scope == "global" else sizes
-    found = []
-    for group in groups:
-        kept = torch.zeros(len(group), dtype=torch.bool, device=group.device)
-        kept[group.topk(max(round(len(group) / ratio), 1)).indices] = True
-        found.append(kept)
-    masks = list(found[0].split([len(size) for size in sizes])) if scope == "global" else found
-    for size, mask in zip(sizes, masks, strict=True):
-        mask[size.argmax()] = True  # an empty layer would pass nothing on
-    return [mask.view(weight.shape) for weight, mask in zip(weights, masks, strict=True)]
+    """Return which weights to keep, as booleans: the largest of all or of each layer, one of each among them."""
+    sizes = [weight.detach().abs() for weight in weights]
+    groups = [sizes] if scope == "global" else [[size] for size in sizes]
+    return [kept for group in groups for kept in highest(group, sum(size.numel() for size in group) / ratio)]
