@@ -45,7 +45,7 @@ def test_bytes_behind_the_last_stream_are_refused():
         (b"\x89CUT", "it ends within its first eight bytes"),
         (b"PK\x03\x04 and so on", "not a .cut file: it begins differently"),
         (small().replace(b"\r\n", b"\n", 1), "changed by a transfer as text"),
-        (join(*split(small()), version=2), "byte 8: version 2 of the format is unknown: update secateur"),
+        (join(*split(small()), version=3), "byte 8: version 3 of the format is unknown: update secateur"),
         (join(32, *split(small())[1:]), "byte 9: flags 0x20 are unknown"),
         (join(8, *split(small())[1:]), "byte 9: flags 0x08 are unknown"),
         (join(9, b"\x07lenet-6" + bytes(9), b""), "layout is that of a network that is unknown"),

@@ -3,6 +3,7 @@
 from secateur.encode.codecs.bounds import Bounds, Matrix
 from secateur.encode.container import Architecture, Archive, load_state, open_archive, to_bytes
 from secateur.encode.errors import FormatError
+from secateur.encode.formulas import ComputedTensor, Formula
 from secateur.encode.records import TensorRecord
 from secateur.encode.sparse import SparseTensor
 
@@ -10,7 +11,9 @@ __all__ = [
     "Architecture",
     "Archive",
     "Bounds",
+    "ComputedTensor",
     "FormatError",
+    "Formula",
     "Matrix",
     "SparseTensor",
     "TensorRecord",

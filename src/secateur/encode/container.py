@@ -20,8 +20,9 @@ from torch import Tensor
 
 from secateur.encode.codecs import choose
 from secateur.encode.errors import FormatError
+from secateur.encode.formulas import ComputedTensor
 from secateur.encode.layouts import Layout, layout_of
-from secateur.encode.levels import Values
+from secateur.encode.levels import Values, find_values, to_bits
 from secateur.encode.records import (
     LONGEST_NAME,
     RecordWriter,
@@ -36,6 +37,7 @@ from secateur.encode.varint import Cursor, put_text, put_varint
 
 MAGIC = b"\x89CUT\r\n\x1a\n"
 VERSION = 1
+COMPUTED = 2  # the version of files with tensors that are computed from smaller ones
 MAX_BYTES = 4 << 30
 
 _NAMED, _CLASS, _METADATA, _LAYOUT, _SORTED = 1, 2, 4, 8, 16  # flags
@@ -65,14 +67,17 @@ class Architecture:
 
 
 def to_bytes(
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor | ComputedTensor],
     *,
     codec: str = "smallest",
     metadata: Mapping[str, str] | None = None,
     architecture: Architecture | None = None,
     sorted_units: bool = False,
 ) -> bytes:
-    """Return a whole .cut file; `sorted_units` records that hidden units were reordered."""
+    """Return a whole .cut file; `sorted_units` records that hidden units were reordered.
+
+    Of a tensor that is computed from smaller ones, only these are stored.
+    """
     codecs = choose(codec)
     layout = layout_of(architecture.name) if architecture is not None and architecture.is_named else None
     if layout != tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()):
@@ -84,16 +89,32 @@ def to_bytes(
     known: dict[tuple[object, ...], int] = {}
     for index, (name, tensor) in enumerate(tensors.items()):
         require_storable(name, tensor)
-        signs = (tensor.is_conj(), tensor.is_neg())  # a view may set these without touching memory
-        memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), signs)
-        if tensor.numel() and memory in known:
+        memory = _memory(tensor)
+        if memory is not None and memory in known:
             writer.put_alias(name, known[memory])
             continue
-        known[memory] = index
-        coding, stream = encode_tensor(tensor, codecs)
-        writer.put(name, tensor.dtype, tuple(tensor.shape), coding, stream)
-        streams.append(stream)
-    return seal(flags, bytes(head), streams)
+        if memory is not None:
+            known[memory] = index
+        if isinstance(tensor, ComputedTensor):
+            parts = [encode_tensor(part, codecs) for part in tensor.parts]
+            writer.put_computed(name, tensor.dtype, tensor.shape, tensor.formula, parts)
+            streams += [stream for _, stream in parts]
+        else:
+            coding, stream = encode_tensor(tensor, codecs)
+            writer.put(name, tensor.dtype, tuple(tensor.shape), coding, stream)
+            streams.append(stream)
+    is_computed = any(isinstance(tensor, ComputedTensor) for tensor in tensors.values())
+    return seal(flags, bytes(head), streams, COMPUTED if is_computed else VERSION)
+
+
+def _memory(tensor: Tensor | ComputedTensor) -> tuple[object, ...] | None:
+    """Return what two names have in common when they stand for one tensor; None if it is only itself."""
+    if isinstance(tensor, ComputedTensor):
+        return (id(tensor),)
+    if not tensor.numel():
+        return None
+    signs = (tensor.is_conj(), tensor.is_neg())  # a view may set these without touching memory
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), signs)
 
 
 def seal(flags: int, head: bytes, streams: Iterable[bytes], version: int = VERSION) -> bytes:
@@ -117,7 +138,9 @@ class Archive:
         file.seek(0)
         cursor, start = self._read_header()
         self.architecture, self.metadata = _take_preamble(cursor, self.flags)
-        self.records = take_records(cursor, self._layout(cursor), start, self.size, max_bytes)
+        self.records = take_records(
+            cursor, self._layout(cursor), start, self.size, max_bytes, has_formulas=self.version == COMPUTED
+        )
         cursor.end()
         self.header_bytes = start
 
@@ -135,9 +158,9 @@ class Archive:
             raise FormatError(f"this is not a .cut file: {cut if MAGIC.startswith(magic) else hint}", offset=0)
         front = self._file.read(2 + 9)
         cursor = Cursor(front, len(MAGIC))
-        version, self.flags = cursor.byte(), cursor.byte()
-        if version != VERSION:
-            raise FormatError(f"version {version} of the format is unknown: update secateur", offset=len(MAGIC))
+        self.version, self.flags = cursor.byte(), cursor.byte()
+        if self.version not in (VERSION, COMPUTED):
+            raise FormatError(f"version {self.version} of the format is unknown: update secateur", offset=len(MAGIC))
         if (
             self.flags >= 2 * _SORTED
             or self.flags & (_NAMED | _CLASS) == _NAMED | _CLASS
@@ -172,15 +195,31 @@ class Archive:
 
     def read(self, record: TensorRecord) -> Tensor:
         """Decode one tensor, and no other."""
+        if record.formula is not None:
+            return self._compute(record)[1]
         with _inside(record):
             return decode_tensor(self._stream(record), record.coding, record.dtype, record.shape)
+
+    def read_parts(self, record: TensorRecord) -> ComputedTensor:
+        """Decode what a tensor is computed from, once it is known that it can be."""
+        return self._compute(record)[0]
+
+    def _compute(self, record: TensorRecord) -> tuple[ComputedTensor, Tensor]:
+        assert record.formula is not None
+        parts = [self.read(part) for part in record.parts]
+        with _inside(record):
+            try:
+                computed = ComputedTensor(record.formula, parts, record.shape, record.dtype)
+                return computed, computed.value()
+            except ValueError as error:
+                raise FormatError(str(error), offset=0) from error
 
     def read_sparse(self, record: TensorRecord) -> SparseTensor:
         """Decode the non-zeros of one tensor, without a dense tensor or a matrix of its levels.
 
         In addition to the stream, memory grows with the non-zeros, and with a few rows if the codec is "context". A
         tensor without zeros takes twice the memory of a dense one: use `read` for it. A tensor whose places and values
-        would take more than `max_bytes` is refused.
+        would take more than `max_bytes` is refused. One that is computed from smaller ones is dense in between.
         """
         dtype, shape = record.dtype, record.shape
         needed = record.coding.nonzero * ((4 if record.size < 1 << 31 else 8) + max(dtype.itemsize, 4))
@@ -188,6 +227,9 @@ class Archive:
             if needed > self._max_bytes:
                 allowed = f"max_bytes = {self._max_bytes:,} allows"
                 raise FormatError(f"its non-zeros need more memory than {allowed}: read it as a dense tensor", offset=0)
+        if record.formula is not None:
+            return sparse_tensor(*find_values(to_bits(self.read(record))), dtype, shape)
+        with _inside(record):
             if record.coding.kind == Values.RAW:
                 places, bits = find_raw(lambda: self._pieces(record, _PIECE), dtype, shape)
             else:

@@ -17,6 +17,7 @@ from secateur.methods.few_values import FewValues
 from secateur.methods.gradual_magnitude import GradualMagnitude
 from secateur.methods.han2015 import Han2015
 from secateur.methods.joint import Joint
+from secateur.methods.low_rank import LowRankMethod
 from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
@@ -54,6 +55,7 @@ METHODS: Table[type[Method]] = Table(
         Magnitude,
         GradualMagnitude,
         FewValues,
+        LowRankMethod,
     ),
 )
 

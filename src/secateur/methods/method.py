@@ -1,8 +1,8 @@
 """What a method is.
 
 A method is a frozen dataclass of its settings, and each setting is a flag of the command line. Its `stages` yields what
-to train next and returns a plain network. It never trains by itself: the runner does, and counts what every method
-costs in the same way.
+to train next and returns a plain network, or one whose weights are computed from smaller tensors. It never trains by
+itself: the runner does, and counts what every method costs in the same way.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Method(ABC):
     name: ClassVar[str]  # in the table of methods and on the command line
     leaves: ClassVar[str] = "pruned"  # what its network is called in tables
     leaves_few_values: ClassVar[bool] = False  # whether the weights it leaves are quantised already
+    leaves_small: ClassVar[bool] = False  # whether its weights are computed from smaller tensors, which a file stores
     needs_trained: ClassVar[bool] = False  # whether another method has to go before it
     is_reference: ClassVar[bool] = False  # whether it leaves every weight, for others to be compared with
     trains_dense: ClassVar[bool] = False  # whether it trains a dense network first, its form "dense"
@@ -36,6 +37,7 @@ class Method(ABC):
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield what is to be trained before the method can go on, and return a plain network.
 
+        With `leaves_small`, its weights are still read through functions that compute them from smaller tensors.
         `model` is plain and may be changed; `recipe` is how the user wants a network trained.
         """
 
