@@ -16,6 +16,7 @@ from secateur.methods.dense import Dense
 from secateur.methods.few_values import FewValues
 from secateur.methods.gradual_magnitude import GradualMagnitude
 from secateur.methods.han2015 import Han2015
+from secateur.methods.hashed_nets import HashedNets
 from secateur.methods.joint import Joint
 from secateur.methods.low_rank import LowRankMethod
 from secateur.methods.magnitude import Magnitude
@@ -56,6 +57,7 @@ METHODS: Table[type[Method]] = Table(
         GradualMagnitude,
         FewValues,
         LowRankMethod,
+        HashedNets,
     ),
 )
 

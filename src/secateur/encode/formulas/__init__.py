@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 
 from secateur.encode.formulas.formula import ComputedTensor, Formula, Part
+from secateur.encode.formulas.hashed import Hashed
 from secateur.encode.formulas.product import Product
 from secateur.encode.varint import Cursor
 
@@ -12,13 +13,14 @@ __all__ = [
     "FORMULAS",
     "ComputedTensor",
     "Formula",
+    "Hashed",
     "Part",
     "Product",
     "number_of",
     "take_formula",
 ]
 
-FORMULAS: dict[int, type[Formula]] = {1: Product}
+FORMULAS: dict[int, type[Formula]] = {1: Product, 2: Hashed}
 
 
 def number_of(formula: Formula) -> int:

@@ -58,9 +58,9 @@ class Formula(ABC):
     def compute(self, parts: Sequence[Tensor], dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """Return the tensor; parts that make no sense are a ValueError."""
 
+    @abstractmethod
     def working_bytes(self, shape: tuple[int, ...]) -> int:
         """Return the memory that computing takes in addition to the parts and the tensor."""
-        return 8 * CHUNK
 
 
 class ComputedTensor:
@@ -91,6 +91,11 @@ def require_float(dtype: torch.dtype, shape: tuple[int, ...], least: int = 2) ->
     if dtype not in FLOATS or len(shape) < least or 0 in shape:
         raise ValueError(f"a tensor of {dtype} and shape {shape} cannot be computed from smaller ones")
     return view_2d(shape)
+
+
+def block_size(shape: tuple[int, ...], columns: int = 1) -> int:
+    """Return how many numbers are worked on at a time: whole rows of so many columns."""
+    return min(max(columns, CHUNK), math.prod(shape))
 
 
 def rounded(values: Array, dtype: torch.dtype) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from secateur.encode.formulas.formula import CHUNK, Array, Formula, Part, as_float64, require_float, rounded
+from secateur.encode.formulas.formula import CHUNK, Array, Formula, Part, as_float64, block_size, require_float, rounded
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Product(Formula):
     def working_bytes(self, shape: tuple[int, ...]) -> int:
         """Return the memory of the factors in float64, of a block of rows, and of the product before it is folded."""
         rows, columns = (math.prod(shape[d] for d in side) for side in self.sides(len(shape)))
-        return 8 * self.rank * (rows + columns) + 16 * max(columns, CHUNK) + 8 * rows * columns
+        return 8 * self.rank * (rows + columns) + 24 * block_size(shape, columns) + 8 * rows * columns
 
     def sides(self, dimensions: int) -> tuple[list[int], list[int]]:
         """Return which dimensions count rows and which columns."""
