@@ -6,15 +6,17 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from secateur.encode.formulas import ComputedTensor, Formula, Hashed, Product
+from secateur.encode.formulas import ComputedTensor, Formula, Hashed, Product, Vectors
 from secateur.functions.computed import Computed, compute_from, small_form
 from secateur.functions.hashed import HashedWeights
 from secateur.functions.low_rank import LowRank
+from secateur.functions.vector_codebook import VectorCodebook
 from secateur.weights.tensors import tensors
 
 _FUNCTIONS: dict[type[Formula], type[Computed]] = {
     Product: LowRank,
     Hashed: HashedWeights,
+    Vectors: VectorCodebook,
 }
 
 

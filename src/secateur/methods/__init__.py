@@ -22,6 +22,7 @@ from secateur.methods.low_rank import LowRankMethod
 from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
+from secateur.methods.vector_quantization import VectorQuantization
 from secateur.plain_data import PlainDataError, from_plain, to_plain
 from secateur.table import Table
 
@@ -58,6 +59,7 @@ METHODS: Table[type[Method]] = Table(
         FewValues,
         LowRankMethod,
         HashedNets,
+        VectorQuantization,
     ),
 )
 

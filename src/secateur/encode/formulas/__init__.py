@@ -7,6 +7,7 @@ from dataclasses import fields
 from secateur.encode.formulas.formula import ComputedTensor, Formula, Part
 from secateur.encode.formulas.hashed import Hashed
 from secateur.encode.formulas.product import Product
+from secateur.encode.formulas.vectors import Vectors
 from secateur.encode.varint import Cursor
 
 __all__ = [
@@ -16,11 +17,12 @@ __all__ = [
     "Hashed",
     "Part",
     "Product",
+    "Vectors",
     "number_of",
     "take_formula",
 ]
 
-FORMULAS: dict[int, type[Formula]] = {1: Product, 2: Hashed}
+FORMULAS: dict[int, type[Formula]] = {1: Product, 2: Hashed, 3: Vectors}
 
 
 def number_of(formula: Formula) -> int:
