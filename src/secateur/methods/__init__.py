@@ -12,6 +12,7 @@ from typing import Any
 
 from secateur.budget import Budget
 from secateur.methods.budgeted import Budgeted
+from secateur.methods.denil2013 import Denil2013
 from secateur.methods.dense import Dense
 from secateur.methods.few_values import FewValues
 from secateur.methods.gradual_magnitude import GradualMagnitude
@@ -60,6 +61,7 @@ METHODS: Table[type[Method]] = Table(
         LowRankMethod,
         HashedNets,
         VectorQuantization,
+        Denil2013,
     ),
 )
 

@@ -6,6 +6,7 @@ from dataclasses import fields
 
 from secateur.encode.formulas.formula import ComputedTensor, Formula, Part
 from secateur.encode.formulas.hashed import Hashed
+from secateur.encode.formulas.predicted import Predicted
 from secateur.encode.formulas.product import Product
 from secateur.encode.formulas.vectors import Vectors
 from secateur.encode.varint import Cursor
@@ -16,13 +17,14 @@ __all__ = [
     "Formula",
     "Hashed",
     "Part",
+    "Predicted",
     "Product",
     "Vectors",
     "number_of",
     "take_formula",
 ]
 
-FORMULAS: dict[int, type[Formula]] = {1: Product, 2: Hashed, 3: Vectors}
+FORMULAS: dict[int, type[Formula]] = {1: Product, 2: Hashed, 3: Vectors, 5: Predicted}
 
 
 def number_of(formula: Formula) -> int:
