@@ -25,7 +25,7 @@ import torch
 from secateur.encode import container
 from secateur.encode.codecs import CODECS
 from secateur.encode.container import MAGIC, Architecture, Archive, FormatError, seal, to_bytes
-from secateur.encode.formulas import ComputedTensor, Product
+from secateur.encode.formulas import ComputedTensor, Hashed, Predicted, Product, Signs, Vectors
 from secateur.encode.layouts import layout_of
 from secateur.encode.levels import Values
 from secateur.encode.records import DTYPES, RecordWriter
@@ -97,13 +97,23 @@ def computed():
     def normal(*shape):
         return torch.randn(shape, generator=draw)
 
-    low_rank = ComputedTensor(Product(2, 3), (normal(5, 3), normal(3, 8)), (4, 5, 2, 1), torch.float32)
-    return {
+    def index(*shape):
+        return torch.randint(3, shape, generator=draw, dtype=torch.int32)
+
+    low_rank = Product(2, 3), (normal(5, 3), normal(3, 8)), (4, 5, 2, 1)
+    signs = Signs(4), (normal(4).abs(), (index(4, 3, 2) - 1).to(torch.int8)), (4, 3, 2)
+    kernel = torch.tensor([0.7, 0.1], dtype=torch.float64), torch.tensor([[0, 7], [3, 4]], dtype=torch.int32)
+    made = {
         "conv.weight": low_rank,
-        "tied.weight": low_rank,
-        "fc.weight": ComputedTensor(Product(1, 1), (normal(6, 1).half(), normal(1, 4).half()), (6, 4), torch.float16),
-        "fc.bias": normal(6),
+        "hashed.weight": (Hashed(5, 7), (normal(7),), (6, 4)),
+        "vectors.weight": (Vectors(2, 2, 2, 3), (normal(2, 2, 3, 2), index(2, 5, 2)), (5, 4)),
+        "signs.weight": signs,
+        "predicted.weight": (Predicted(2, 2, 1, 2, 4), (*kernel, normal(6, 2)), (6, 8)),
     }
+    found = {name: ComputedTensor(*each, torch.float32) for name, each in made.items()}
+    halves = normal(6, 1).half(), normal(1, 4).half()
+    found["fc.weight"] = ComputedTensor(Product(1, 1), halves, (6, 4), torch.float16)
+    return {**found, "tied.weight": found["vectors.weight"], "fc.bias": normal(6)}
 
 
 def corpus():

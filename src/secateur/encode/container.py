@@ -18,9 +18,9 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from secateur.encode.codecs import choose
+from secateur.encode.codecs import Codec, choose
 from secateur.encode.errors import FormatError
-from secateur.encode.formulas import ComputedTensor
+from secateur.encode.formulas import ComputedTensor, as_signs
 from secateur.encode.layouts import Layout, layout_of
 from secateur.encode.levels import Values, find_values, to_bits
 from secateur.encode.records import (
@@ -42,6 +42,7 @@ MAX_BYTES = 4 << 30
 
 _NAMED, _CLASS, _METADATA, _LAYOUT, _SORTED = 1, 2, 4, 8, 16  # flags
 _LONGEST_TEXT = 1 << 20
+_RECORD = 16  # bytes of a part's record, about
 _PIECE = 1 << 20  # bytes of raw elements that are read at a time: whole ones of every dtype
 # Frequent metadata, known to writer and reader: without it, metadata would be a tenth of a file of two kilobytes.
 _DICTIONARY = (
@@ -82,11 +83,12 @@ def to_bytes(
     layout = layout_of(architecture.name) if architecture is not None and architecture.is_named else None
     if layout != tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()):
         layout = None
-    head, streams = bytearray(), []
+    head, streams = bytearray(), list[bytes]()
     flags = _put_preamble(head, dict(metadata or {}), architecture)
     flags |= (_LAYOUT if layout else 0) | (_SORTED if sorted_units else 0)
     writer = RecordWriter(head, layout, len(tensors))
     known: dict[tuple[object, ...], int] = {}
+    is_computed = False
     for index, (name, tensor) in enumerate(tensors.items()):
         require_storable(name, tensor)
         memory = _memory(tensor)
@@ -95,16 +97,27 @@ def to_bytes(
             continue
         if memory is not None:
             known[memory] = index
-        if isinstance(tensor, ComputedTensor):
-            parts = [encode_tensor(part, codecs) for part in tensor.parts]
-            writer.put_computed(name, tensor.dtype, tensor.shape, tensor.formula, parts)
-            streams += [stream for _, stream in parts]
-        else:
-            coding, stream = encode_tensor(tensor, codecs)
-            writer.put(name, tensor.dtype, tuple(tensor.shape), coding, stream)
-            streams.append(stream)
-    is_computed = any(isinstance(tensor, ComputedTensor) for tensor in tensors.values())
+        is_computed |= _put_tensor(writer, streams, name, tensor, codecs)
     return seal(flags, bytes(head), streams, COMPUTED if is_computed else VERSION)
+
+
+def _put_tensor(
+    writer: RecordWriter, streams: list[bytes], name: str, tensor: Tensor | ComputedTensor, codecs: tuple[Codec, ...]
+) -> bool:
+    """Write a tensor in the smallest way; return whether a reader has to compute it."""
+    plain = None if isinstance(tensor, ComputedTensor) else encode_tensor(tensor, codecs)
+    computed = tensor if isinstance(tensor, ComputedTensor) else as_signs(tensor) if codecs else None
+    if computed is not None:
+        parts = [encode_tensor(part, codecs) for part in computed.parts]
+        if plain is None or sum(len(stream) + _RECORD for _, stream in parts) < len(plain[1]):
+            writer.put_computed(name, computed.dtype, computed.shape, computed.formula, parts)
+            streams += [stream for _, stream in parts]
+            return True
+    assert isinstance(tensor, Tensor)
+    assert plain is not None
+    writer.put(name, tensor.dtype, tuple(tensor.shape), *plain)
+    streams.append(plain[1])
+    return False
 
 
 def _memory(tensor: Tensor | ComputedTensor) -> tuple[object, ...] | None:

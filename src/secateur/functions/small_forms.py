@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from torch import nn
 
-from secateur.encode.formulas import ComputedTensor, Formula, Hashed, Predicted, Product, Vectors
+from secateur.encode.formulas import ComputedTensor, Formula, Hashed, Predicted, Product, Signs, Vectors
 from secateur.functions.computed import Computed, compute_from, small_form
 from secateur.functions.hashed import HashedWeights
 from secateur.functions.low_rank import LowRank
+from secateur.functions.packed_signs import PackedSigns
 from secateur.functions.predicted import PredictedWeights
 from secateur.functions.vector_codebook import VectorCodebook
 from secateur.weights.tensors import tensors
@@ -18,6 +19,7 @@ _FUNCTIONS: dict[type[Formula], type[Computed]] = {
     Product: LowRank,
     Hashed: HashedWeights,
     Vectors: VectorCodebook,
+    Signs: PackedSigns,
     Predicted: PredictedWeights,
 }
 

@@ -8,6 +8,7 @@ from secateur.encode.formulas.formula import ComputedTensor, Formula, Part
 from secateur.encode.formulas.hashed import Hashed
 from secateur.encode.formulas.predicted import Predicted
 from secateur.encode.formulas.product import Product
+from secateur.encode.formulas.signs import Signs, as_signs
 from secateur.encode.formulas.vectors import Vectors
 from secateur.encode.varint import Cursor
 
@@ -19,12 +20,14 @@ __all__ = [
     "Part",
     "Predicted",
     "Product",
+    "Signs",
     "Vectors",
+    "as_signs",
     "number_of",
     "take_formula",
 ]
 
-FORMULAS: dict[int, type[Formula]] = {1: Product, 2: Hashed, 3: Vectors, 5: Predicted}
+FORMULAS: dict[int, type[Formula]] = {1: Product, 2: Hashed, 3: Vectors, 4: Signs, 5: Predicted}
 
 
 def number_of(formula: Formula) -> int:
