@@ -114,6 +114,7 @@ def test_a_plain_tensor_of_signs_with_scales_is_stored_as_such(dtype):
         "one scale": sign * scale[0],
         "few a row": sign * scale * (torch.arange(80).view(5, 4, 4) < 3),
         "one that differs": (sign * scale).index_put((torch.tensor(3), torch.tensor(1)), torch.tensor(0.1).to(dtype)),
+        "empty": sign[:0] * scale[:0],
         "negative zeros": sign * scale * (sign > 0),
     }
     for name, tensor in others.items():

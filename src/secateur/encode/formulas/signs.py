@@ -48,7 +48,7 @@ def as_signs(tensor: Tensor) -> ComputedTensor | None:
 
     With a single scale it has two levels, which codecs know how to write.
     """
-    if tensor.dtype not in FLOATS or tensor.dim() < 2 or tensor.numel() < _FEW * len(tensor):
+    if tensor.dtype not in FLOATS or tensor.dim() < 2 or tensor.numel() < max(_FEW * len(tensor), 1):
         return None
     matrix = tensor.detach().reshape(len(tensor), -1)
     if not (_is_scaled(matrix[:_FEW]) and _is_scaled(matrix)):  # most tensors are seen through after a few rows

@@ -100,7 +100,7 @@ def _row(tensor: TensorReport) -> tuple[str, ...]:
         shape,
         zeros,
         "–" if tensor.levels is None else f"{tensor.levels:,}",
-        f"{tensor.values}: {tensor.codec}" if tensor.is_computed else tensor.codec,
+        tensor.values if tensor.is_computed else tensor.codec,
         f"{tensor.bytes:,}",
         _per(tensor.bytes, tensor.weights),
         _per(tensor.bytes, tensor.nonzero),
