@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from secateur.encode import container
+from secateur.encode import Architecture, preamble
 from secateur.encode.codecs import CODECS
-from secateur.encode.container import MAGIC, Architecture, Archive, FormatError, seal, to_bytes
+from secateur.encode.container import MAGIC, Archive, FormatError, seal, to_bytes
 from secateur.encode.formulas import ComputedTensor, Hashed, Predicted, Product, Signs, Vectors
 from secateur.encode.layouts import layout_of
 from secateur.encode.levels import Values
@@ -292,8 +292,8 @@ def rebuild(archive, streams, changes, formulas=()):
     `streams` and `changes` count the pieces of the archive. What a formula gives its parts, shape and dtype, stays.
     """
     head = bytearray()
-    flags = container._put_preamble(head, archive.metadata, archive.architecture) | archive.flags & container._LAYOUT
-    layout = layout_of(archive.architecture.name) if flags & container._LAYOUT else None
+    flags = preamble.put_preamble(head, archive.metadata, archive.architecture) | archive.flags & preamble.LAYOUT
+    layout = layout_of(archive.architecture.name) if flags & preamble.LAYOUT else None
     writer, written = RecordWriter(head, layout, len(archive.records)), []
     names, index = [record.name for record in archive.records], -1
     for record in archive.records:

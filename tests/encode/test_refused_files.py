@@ -8,7 +8,7 @@ import torch
 from fuzz import check, rebuild, split
 from handmade import BIG, GOLDEN, LEVELS, coded, crc, halves, join, of_records, record, through_a_file
 
-from secateur.encode import Architecture, Archive, FormatError, container, open_archive, to_bytes
+from secateur.encode import Architecture, Archive, FormatError, container, open_archive, preamble, to_bytes
 from secateur.encode.levels import Values
 from secateur.encode.varint import put_varint
 
@@ -170,7 +170,7 @@ def test_a_plane_of_bytes_by_context_is_refused():
 
 
 def test_metadata_that_swells_is_refused():
-    deflate = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=container._DICTIONARY)
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=preamble.DICTIONARY)
     packed = deflate.compress(bytes(1 << 24)) + deflate.flush()
     head = bytearray()
     put_varint(head, len(packed))

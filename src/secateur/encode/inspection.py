@@ -19,8 +19,9 @@ from torch import Tensor
 
 from secateur.encode import nncodec_sizes
 from secateur.encode.codecs import CODECS
-from secateur.encode.container import MAX_BYTES, Architecture, Archive, open_archive, to_bytes
+from secateur.encode.container import MAX_BYTES, Archive, open_archive, to_bytes
 from secateur.encode.levels import Values, find_levels, find_values, to_bits, view_2d
+from secateur.encode.preamble import Architecture
 from secateur.encode.records import TensorRecord
 
 
