@@ -22,9 +22,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from secateur.encode import container
+from secateur.encode import Architecture, preamble
 from secateur.encode.codecs import CODECS
-from secateur.encode.container import MAGIC, Architecture, Archive, FormatError, seal, to_bytes
+from secateur.encode.container import MAGIC, Archive, FormatError, seal, to_bytes
+from secateur.encode.formulas import ComputedTensor, Hashed, Predicted, Product, Signs, Vectors
 from secateur.encode.layouts import layout_of
 from secateur.encode.levels import Values
 from secateur.encode.records import DTYPES, RecordWriter
@@ -89,6 +90,32 @@ def small_lenet():
     return state
 
 
+def computed():
+    """Some small tensors that are computed from smaller ones, one of every formula, and one that is not."""
+    draw = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(shape, generator=draw)
+
+    def index(*shape):
+        return torch.randint(3, shape, generator=draw, dtype=torch.int32)
+
+    low_rank = Product(2, 3), (normal(5, 3), normal(3, 8)), (4, 5, 2, 1)
+    signs = Signs(4), (normal(4).abs(), (index(4, 3, 2) - 1).to(torch.int8)), (4, 3, 2)
+    kernel = torch.tensor([0.7, 0.1], dtype=torch.float64), torch.tensor([[0, 7], [3, 4]], dtype=torch.int32)
+    made = {
+        "conv.weight": low_rank,
+        "hashed.weight": (Hashed(5, 7), (normal(7),), (6, 4)),
+        "vectors.weight": (Vectors(2, 2, 2, 3), (normal(2, 2, 3, 2), index(2, 5, 2)), (5, 4)),
+        "signs.weight": signs,
+        "predicted.weight": (Predicted(2, 2, 1, 2, 4), (*kernel, normal(6, 2)), (6, 8)),
+    }
+    found = {name: ComputedTensor(*each, torch.float32) for name, each in made.items()}
+    halves = normal(6, 1).half(), normal(1, 4).half()
+    found["fc.weight"] = ComputedTensor(Product(1, 1), halves, (6, 4), torch.float16)
+    return {**found, "tied.weight": found["vectors.weight"], "fc.bias": normal(6)}
+
+
 def corpus():
     """Return sound files, one per codec and one of everything."""
     named = [to_bytes(tensors(), codec=codec) for codec in ("raw", *(codec.name for codec in CODECS))]
@@ -97,6 +124,8 @@ def corpus():
         *named,
         to_bytes(lenet, metadata={"network": "lenet-5", "mean": "0.13"}, architecture=Architecture("lenet-5")),
         to_bytes(lenet, architecture=Architecture("package.module:Class", {"width": 3})),
+        to_bytes(computed()),
+        to_bytes(computed(), codec="raw"),
         # With the layout of its network; what is nearly all zeros can be changed in little time.
         to_bytes(small_lenet(), architecture=Architecture("lenet-5")),
     ]
@@ -194,24 +223,46 @@ def change_header(content, rng):
     flags, head, streams = split(content)
     if rng.randrange(10) == 0:
         flags ^= 1 << rng.randrange(4)
-    return seal(flags, change_bytes(head, rng), [streams])
+    return seal(flags, change_bytes(head, rng), [streams], content[len(MAGIC)])
+
+
+def pieces(archive):
+    """Return what has a stream of its own: the records of tensors, and of computed ones those of their parts."""
+    return [piece for record in archive.records for piece in record.parts or (record,)]
+
+
+def streams_of(content):
+    """Return an archive and the stream of each of its pieces."""
+    archive = Archive(io.BytesIO(content))
+    return archive, [content[piece.offset : piece.offset + piece.length] for piece in pieces(archive)]
 
 
 def change_stream(content, rng):
     """Change one tensor's stream and make its length and checksum match."""
-    archive = Archive(io.BytesIO(content))
-    streams = [content[record.offset : record.offset + record.length] for record in archive.records]
+    archive, streams = streams_of(content)
     chosen = rng.choice([i for i, stream in enumerate(streams) if stream])
     changed = change_bytes(streams[chosen], rng)
-    return rebuild(archive, streams, {chosen: (archive.records[chosen].coding, None, None, changed)})
+    return rebuild(archive, streams, {chosen: (pieces(archive)[chosen].coding, None, None, changed)})
+
+
+def change_formula(content, rng):
+    """Change a number of a formula; a stream of a file without formulas."""
+    archive, streams = streams_of(content)
+    chosen = [record for record in archive.records if record.formula is not None]
+    if not chosen:
+        return change_stream(content, rng)
+    record = rng.choice(chosen)
+    numbers = list(record.formula.numbers)
+    place = rng.randrange(len(numbers))
+    numbers[place] = rng.choice([*INTERESTING, numbers[place] + 1, max(numbers[place] - 1, 0)])
+    return rebuild(archive, streams, {}, {record.name: type(record.formula)(*numbers)})
 
 
 def change_field(content, rng):
     """Change what a record says of its tensor: kind, codec, counts, shape or dtype."""
-    archive = Archive(io.BytesIO(content))
-    streams = [content[record.offset : record.offset + record.length] for record in archive.records]
+    archive, streams = streams_of(content)
     chosen = rng.randrange(len(streams))
-    record, stream = archive.records[chosen], streams[chosen]
+    record, stream = pieces(archive)[chosen], streams[chosen]
     coding, shape, dtype = record.coding, list(record.shape), record.dtype
     what = rng.randrange(6)
     number = rng.choice([*INTERESTING, *(max(coding.nonzero + d, 0) for d in (-1, 1)), record.size])
@@ -235,24 +286,39 @@ def change_field(content, rng):
     return rebuild(archive, streams, {chosen: (coding, tuple(shape), dtype, stream)})
 
 
-def rebuild(archive, streams, changes):
-    """Write all records anew, changed as told, with lengths and checksums that match."""
+def rebuild(archive, streams, changes, formulas=()):
+    """Write all records anew, changed as told, with lengths and checksums that match.
+
+    `streams` and `changes` count the pieces of the archive. What a formula gives its parts, shape and dtype, stays.
+    """
     head = bytearray()
-    flags = container._put_preamble(head, archive.metadata, archive.architecture) | archive.flags & container._LAYOUT
-    layout = layout_of(archive.architecture.name) if flags & container._LAYOUT else None
+    flags = preamble.put_preamble(head, archive.metadata, archive.architecture) | archive.flags & preamble.LAYOUT
+    layout = layout_of(archive.architecture.name) if flags & preamble.LAYOUT else None
     writer, written = RecordWriter(head, layout, len(archive.records)), []
-    names = [record.name for record in archive.records]
-    for index, record in enumerate(archive.records):
+    names, index = [record.name for record in archive.records], -1
+    for record in archive.records:
+        index += 1
         if record.alias_of is not None and index not in changes:
             writer.put_alias(record.name, names.index(record.alias_of))
+            index += max(len(record.parts) - 1, 0)
+            continue
+        if record.formula is not None:
+            parts = []
+            for number, part in enumerate(record.parts, start=index):
+                coding, _, _, stream = changes.get(number, (part.coding, None, None, streams[number]))
+                parts.append((coding, stream))
+            index += len(parts) - 1
+            formula = dict(formulas).get(record.name, record.formula)
+            writer.put_computed(record.name, record.dtype, record.shape, formula, parts)
+            written += [stream for _, stream in parts]
             continue
         coding, shape, dtype, stream = changes.get(index, (record.coding, None, None, streams[index]))
         writer.put(record.name, dtype or record.dtype, record.shape if shape is None else shape, coding, stream)
         written.append(stream)
-    return seal(flags, bytes(head), written)
+    return seal(flags, bytes(head), written, archive.version)
 
 
-CHANGES = (change_bytes, change_header, change_stream, change_field, change_field)
+CHANGES = (change_bytes, change_header, change_stream, change_field, change_formula)
 
 
 def cases(count, seed):

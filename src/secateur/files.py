@@ -22,10 +22,13 @@ from secateur.encode import Architecture, Archive, open_archive, to_bytes
 from secateur.encode.container import MAX_BYTES
 from secateur.encode.filling import fill, require_match
 from secateur.encode.negative_zeros import warn_of_negative_zeros
+from secateur.functions.computed import Computed, is_small
 from secateur.functions.inputs import restore_inputs
+from secateur.functions.small_forms import attach_small_forms, small_forms
 from secateur.graph.hidden_units import with_sorted_units
 from secateur.networks import NetworkError, Shape, imported
 from secateur.networks.seeding import seeded
+from secateur.weights.reading import settle
 from secateur.weights.tensors import tensors
 
 if TYPE_CHECKING:
@@ -62,6 +65,7 @@ def save(
 ) -> int:
     """Write a plain model to a .cut file, without loss and atomically; return the size of the file in bytes.
 
+    Of a weight that is computed from smaller tensors (a low-rank product, hashed buckets, …) only these are stored.
     `codec` is "smallest", which tries all and keeps the smallest for each tensor, or the name of one. `architecture`
     lets `load` build the model again: the name of one of our networks, which is recognised by itself,
     ("package.module:callable", keyword arguments), or a configuration with `to_dict` that the model's class takes, as
@@ -85,14 +89,14 @@ def encoded(
     _require_plain(model)
     if sort_units:
         model = with_sorted_units(model)
-    state = model.state_dict()
+    state = (settle(model) if is_small(model) else model).state_dict()
     for name, value in state.items():
         if not isinstance(value, Tensor):
             raise ValueError(f'"{name}" is not a tensor but {type(value).__name__}: a file holds tensors only')
-    warn_of_negative_zeros(state)
-    return to_bytes(
-        state, codec=codec, metadata=metadata, architecture=_architecture(model, architecture), sorted_units=sort_units
-    )
+    small = small_forms(model)
+    warn_of_negative_zeros({name: value for name, value in state.items() if name not in small})
+    described = _architecture(model, architecture)
+    return to_bytes(state | small, codec=codec, metadata=metadata, architecture=described, sorted_units=sort_units)
 
 
 def load(
@@ -101,6 +105,7 @@ def load(
     *,
     max_bytes: int = MAX_BYTES,
     trust: Collection[str] = (),
+    small: bool = False,
 ) -> nn.Module:
     """Read a model from a .cut file: into `model`, or else into a new one of the architecture that the file names.
 
@@ -108,14 +113,21 @@ def load(
     parameter changes. A new network gets the dtypes of the file. A network that is not ours is imported, which runs its
     module, only if `trust` has the name of that module or of a package it belongs to. `max_bytes` limits the memory
     that the tensors may take.
+
+    Weights that the file computes from smaller tensors are plain ones afterwards. With `small`, layers go on computing
+    them, and the smaller tensors are what takes memory and can be trained; `settle` makes such a model plain.
     """
     with open_archive(path, max_bytes) as archive:
         if model is None and is_ours(archive.architecture):
-            return _take_over(archive, skeleton(archive, path).to_empty(device=torch.get_default_device()))
-        if model is None:
-            model = build_imported(archive, path, trust)
-        _require_initialised(model)
-        fill(archive, model.state_dict(), type(model).__name__, path)
+            model = _take_over(archive, skeleton(archive, path).to_empty(device=torch.get_default_device()))
+        else:
+            if model is None:
+                model = build_imported(archive, path, trust)
+            _require_initialised(model)
+            fill(archive, model.state_dict(), type(model).__name__, path)
+        if small:
+            computed = (record for record in archive.records if record.formula is not None)
+            attach_small_forms(model, {record.name: archive.read_parts(record) for record in computed})
     return model
 
 
@@ -353,7 +365,7 @@ def _restore_inputs(archive: Archive, model: nn.Module) -> None:
 def _require_plain(model: nn.Module) -> None:
     """Refuse weights that are read through a function or a mask: a file holds what the layers read."""
     for tensor in tensors(model):
-        if tensor.functions:
+        if tensor.functions and not (len(tensor.functions) == 1 and isinstance(tensor.functions[0], Computed)):
             raise ValueError(
                 f'"{tensor.name}" is read through {type(tensor.functions[0]).__name__}: make the model plain first '
                 "(secateur.prune, freeze or settle, or torch's remove_parametrizations)"

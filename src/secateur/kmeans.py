@@ -1,4 +1,6 @@
-"""k-means on a line: with the values sorted, every cluster is a slice, so an iteration costs O(k log n), exactly.
+"""k-means, on a line and of points.
+
+On a line: with the values sorted, every cluster is a slice, so an iteration costs O(k log n), exactly.
 
 Lloyd's two steps, on sorted values v with running sums S:
 
@@ -54,6 +56,42 @@ def initial_centroids(ordered: Tensor, count: int, init: Init, *, seed: int = 0)
 def assign(values: Tensor, centroids: Tensor) -> Tensor:
     """Return for each value the index of the nearest of the ordered centroids."""
     return torch.bucketize(values.double().contiguous(), (centroids[1:] + centroids[:-1]) / 2, right=True)
+
+
+def cluster_points(points: Tensor, count: int, *, seed: int = 0, most_rounds: int = 30) -> tuple[Tensor, Tensor]:
+    """Return `count` centroids of the rows of a matrix, by Lloyd's iteration from random rows, and each row's.
+
+    Values of one dimension have `cluster`, which is exact. An empty cluster begins anew at the row farthest from its
+    centroid. Where there are fewer rows than centroids, some of these are zero and unused.
+    """
+    if points.shape[1] == 1:
+        values = cluster(points, count, seed=seed)
+        return values[:, None].to(points.dtype), assign(points[:, 0], values)
+    drawn = torch.randperm(len(points), generator=torch.Generator().manual_seed(seed))[:count].sort().values
+    centroids = points.new_zeros(count, points.shape[1])
+    centroids[: len(drawn)] = points[drawn]
+    used = len(drawn)
+    nearest, distances = _nearest(points, centroids[:used])
+    for _ in range(most_rounds):
+        sizes = torch.bincount(nearest, minlength=used)
+        sums = torch.zeros_like(centroids[:used]).index_add(0, nearest, points)
+        centroids[:used] = sums / sizes.clamp(min=1)[:, None]
+        empty = (sizes == 0).nonzero()[:, 0]
+        centroids[empty] = points[distances.topk(len(empty)).indices]
+        before = nearest
+        nearest, distances = _nearest(points, centroids[:used])
+        if torch.equal(nearest, before):
+            break
+    return centroids, nearest
+
+
+def _nearest(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the number of each row's nearest centroid, and the squared distance; some rows at a time."""
+    squares, found = centroids.square().sum(1), []
+    for piece in points.split(1 << 15):
+        found.append((squares - 2 * piece @ centroids.T).min(1))
+    numbers = torch.cat([each.indices for each in found])
+    return numbers, torch.cat([each.values for each in found]) + points.square().sum(1)
 
 
 def _without_empty_clusters(ordered: Numbers, start: Numbers) -> Numbers:

@@ -9,7 +9,7 @@ from handmade import GOLDEN, through_a_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secateur.encode import Architecture, Archive, FormatError, container, to_bytes
+from secateur.encode import Architecture, Archive, FormatError, preamble, to_bytes
 from secateur.encode.codecs import CODECS
 from secateur.encode.layouts import layout_of
 from secateur.encode.levels import Values
@@ -344,7 +344,7 @@ def test_the_golden_file_is_read():
 
 def test_the_dictionary_of_the_metadata_is_part_of_the_format():
     document = (Path(__file__).parents[2] / "docs/format.md").read_text()
-    assert f"`{container._DICTIONARY.decode()}`" in document
+    assert f"`{preamble.DICTIONARY.decode()}`" in document
     plain, known = {"x": "qwzkvjqwpf"}, {"run": "lenet-300-100-mnist-alpha=50-epochs=160-fine_tune_epochs=60-seed=0"}
     sizes = [len(to_bytes({}, metadata=metadata)) for metadata in (plain, known)]
     assert sizes[1] < sizes[0] + 10

@@ -18,6 +18,9 @@ from secateur.encode.container import to_bytes
 from secateur.encode.convert import pack, read_safetensors, unpack
 from secateur.encode.errors import FormatError
 from secateur.encode.inspection import entropy_bits, inspect, sizes
+from secateur.functions.computed import compute_from
+from secateur.functions.low_rank import LowRank
+from secateur.methods.small import weights_of
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +158,21 @@ def test_tied_tensors_can_be_unpacked(command):
     Path("tied.cut").write_bytes(secateur.encode.to_bytes({"a.weight": weight, "b.weight": weight}))
     assert command("unpack", "tied.cut", "tied.safetensors")[0] == 0
     assert set(load_file("tied.safetensors")) == {"a.weight", "b.weight"}
+
+
+def test_inspect_and_verify_know_tensors_that_are_computed_from_smaller_ones(command):
+    model = networks.build("lenet-300-100", seed=0)
+    for tensor in weights_of(model):
+        compute_from(tensor, LowRank.truncated(tensor.stored, 2))
+    secateur.save(model, "small.cut")
+    code, printed, _ = command("inspect", "small.cut", "--json")
+    tensors = {tensor["name"]: tensor for tensor in json.loads(printed)["tensors"]}
+    assert code == 0
+    assert tensors["fc1.weight"]["nonzero"] == 2 * (784 + 300)
+    assert (tensors["fc1.weight"]["values"], tensors["fc1.weight"]["is_computed"]) == ("low-rank", True)
+    assert "Of a tensor that is computed from smaller ones" in " ".join(command("inspect", "small.cut")[1].split())
+    assert command("unpack", "small.cut", "plain.safetensors")[0] == 0
+    assert "every bit equals the original" in command("verify", "small.cut", "--against", "plain.safetensors")[1]
 
 
 def test_inspect_shows_what_is_spent_on_each_tensor(command):

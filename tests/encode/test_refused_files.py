@@ -8,7 +8,7 @@ import torch
 from fuzz import check, rebuild, split
 from handmade import BIG, GOLDEN, LEVELS, coded, crc, halves, join, of_records, record, through_a_file
 
-from secateur.encode import Architecture, Archive, FormatError, container, open_archive, to_bytes
+from secateur.encode import Architecture, Archive, FormatError, container, open_archive, preamble, to_bytes
 from secateur.encode.levels import Values
 from secateur.encode.varint import put_varint
 
@@ -45,7 +45,7 @@ def test_bytes_behind_the_last_stream_are_refused():
         (b"\x89CUT", "it ends within its first eight bytes"),
         (b"PK\x03\x04 and so on", "not a .cut file: it begins differently"),
         (small().replace(b"\r\n", b"\n", 1), "changed by a transfer as text"),
-        (join(*split(small()), version=2), "byte 8: version 2 of the format is unknown: update secateur"),
+        (join(*split(small()), version=3), "byte 8: version 3 of the format is unknown: update secateur"),
         (join(32, *split(small())[1:]), "byte 9: flags 0x20 are unknown"),
         (join(8, *split(small())[1:]), "byte 9: flags 0x08 are unknown"),
         (join(9, b"\x07lenet-6" + bytes(9), b""), "layout is that of a network that is unknown"),
@@ -170,7 +170,7 @@ def test_a_plane_of_bytes_by_context_is_refused():
 
 
 def test_metadata_that_swells_is_refused():
-    deflate = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=container._DICTIONARY)
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=preamble.DICTIONARY)
     packed = deflate.compress(bytes(1 << 24)) + deflate.flush()
     head = bytearray()
     put_varint(head, len(packed))

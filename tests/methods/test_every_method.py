@@ -13,12 +13,15 @@ import torch
 from small_training import carry_out, small_network, train
 from torch import nn
 from torch.nn.utils import parametrize
+from torch.testing import assert_close
 
+import secateur
 from secateur.budget import Budget
 from secateur.experiments.evaluate import evaluate
 from secateur.experiments.models import load_model
 from secateur.experiments.runner import run
 from secateur.files import load
+from secateur.functions.computed import is_small
 from secateur.functions.inputs import inputs_of
 from secateur.job import Job
 from secateur.measure import count
@@ -27,6 +30,7 @@ from secateur.table import Table
 from secateur.train.observers import Silent
 from secateur.train.recipe import Recipe
 from secateur.train.stage import Stage
+from secateur.weights.reading import settle
 
 
 def trained():
@@ -41,6 +45,8 @@ def test_a_method_returns_a_plain_network_of_the_same_class(name):
     model = trained()
     kind, keys, shapes = type(model), list(model.state_dict()), [p.shape for p in model.parameters()]
     finished = carry_out(METHODS[name](), model)
+    assert is_small(finished) == METHODS[name].leaves_small
+    finished = settle(finished) if METHODS[name].leaves_small else finished
     own = [key for key in finished.state_dict() if ".inputs." not in key]
     assert (type(finished), own) == (kind, keys)
     assert bool(inputs_of(finished)) == METHODS[name].changes_inputs
@@ -57,6 +63,21 @@ def test_a_method_that_prunes_leaves_zeros_and_no_empty_layer(name):
     totals = count(finished).prunable
     assert totals.zeros > 0
     assert all(tensor.kept > 0 for tensor in totals.tensors)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if kind.leaves_small])
+def test_a_small_network_is_stored_counted_copied_and_exported_as_such(name, tmp_path):
+    finished = carry_out(METHODS[name](ratio=2), trained()).eval()
+    plain, kept, images = settle(finished), count(finished).prunable, torch.randn(2, 1, 6, 6)
+    assert kept.weights == count(plain).prunable.weights == 840
+    assert kept.kept <= 420 < count(plain).prunable.kept
+    secateur.save(finished, tmp_path / "small.cut")
+    state = secateur.load(tmp_path / "small.cut", small_network()).state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in plain.state_dict().items())
+    again = secateur.load(tmp_path / "small.cut", small_network(), small=True).eval()
+    assert count(again).prunable.kept == kept.kept
+    assert_close(copy.deepcopy(again)(images), plain(images))
+    assert_close(torch.export.export(again, (images,)).module()(images), plain(images))
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -12,8 +12,7 @@ from torch.testing import assert_close
 
 import secateur
 from secateur import networks
-from secateur.encode import Archive
-from secateur.encode.container import Architecture
+from secateur.encode import Architecture, Archive
 from secateur.functions.inputs import RoundedInputs, SignInputs, attach_inputs
 from secateur.graph.simplify import fold
 from secateur.graph.trace import note_shapes

@@ -7,93 +7,101 @@ memory is allocated for it. The checksums find accidents; they do not prove who 
 from __future__ import annotations
 
 import io
-import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from torch import Tensor
 
-from secateur.encode.codecs import choose
+from secateur.encode.codecs import Codec, choose
 from secateur.encode.errors import FormatError
+from secateur.encode.formulas import ComputedTensor, as_signs
 from secateur.encode.layouts import Layout, layout_of
-from secateur.encode.levels import Values
+from secateur.encode.levels import Values, find_values, to_bits
+from secateur.encode.preamble import CLASS, LAYOUT, NAMED, SORTED, Architecture, put_preamble, take_preamble
 from secateur.encode.records import (
-    LONGEST_NAME,
     RecordWriter,
     TensorRecord,
     require_storable,
-    require_text,
     take_records,
 )
 from secateur.encode.sparse import SparseTensor, find_raw, sparse_tensor
 from secateur.encode.tensors import decode_sparse, decode_tensor, encode_tensor
-from secateur.encode.varint import Cursor, put_text, put_varint
+from secateur.encode.varint import Cursor, put_varint
 
 MAGIC = b"\x89CUT\r\n\x1a\n"
 VERSION = 1
+COMPUTED = 2  # the version of files with tensors that are computed from smaller ones
 MAX_BYTES = 4 << 30
 
-_NAMED, _CLASS, _METADATA, _LAYOUT, _SORTED = 1, 2, 4, 8, 16  # flags
-_LONGEST_TEXT = 1 << 20
+_RECORD = 16  # bytes of a part's record, about
 _PIECE = 1 << 20  # bytes of raw elements that are read at a time: whole ones of every dtype
-# Frequent metadata, known to writer and reader: without it, metadata would be a tenth of a file of two kilobytes.
-_DICTIONARY = (
-    b"authordescriptionlicenceversiontest errorconfigmodelcompressed-quantizer=uniform-conv_levels=256-codec=huffman"
-    b"-sort_units=False-lambda_rate=1e-06-quantize_lr=0.002-levels=16-bias_levels=31-quantize_epochs=8"
-    b"cifar10fashion-mnistdigitslenet-5-mnist-lenet-300-100-mnist-alpha=50-epochs=160-fine_tune_epochs=60"
-    b"-fine_tune_lr=0.002-schedule=cosine-rho=0.046-input_dropout=0.1-augment=0.5-scaling=standard-seed=0"
-    b"compressiondatamnistmean0.1307167506std0.308196641runsecateurvalidation error %1."
-)
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """Which network the tensors belong to: one that readers know by name, or a class path with keyword arguments."""
-
-    name: str
-    arguments: Mapping[str, Any] | None = None  # None: known by name
-
-    @property
-    def is_named(self) -> bool:
-        """Whether readers know it by its name."""
-        return self.arguments is None
 
 
 def to_bytes(
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor | ComputedTensor],
     *,
     codec: str = "smallest",
     metadata: Mapping[str, str] | None = None,
     architecture: Architecture | None = None,
     sorted_units: bool = False,
 ) -> bytes:
-    """Return a whole .cut file; `sorted_units` records that hidden units were reordered."""
+    """Return a whole .cut file; `sorted_units` records that hidden units were reordered.
+
+    Of a tensor that is computed from smaller ones, only these are stored.
+    """
     codecs = choose(codec)
     layout = layout_of(architecture.name) if architecture is not None and architecture.is_named else None
     if layout != tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()):
         layout = None
-    head, streams = bytearray(), []
-    flags = _put_preamble(head, dict(metadata or {}), architecture)
-    flags |= (_LAYOUT if layout else 0) | (_SORTED if sorted_units else 0)
+    head, streams = bytearray(), list[bytes]()
+    flags = put_preamble(head, dict(metadata or {}), architecture)
+    flags |= (LAYOUT if layout else 0) | (SORTED if sorted_units else 0)
     writer = RecordWriter(head, layout, len(tensors))
     known: dict[tuple[object, ...], int] = {}
+    is_computed = False
     for index, (name, tensor) in enumerate(tensors.items()):
         require_storable(name, tensor)
-        signs = (tensor.is_conj(), tensor.is_neg())  # a view may set these without touching memory
-        memory = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), signs)
-        if tensor.numel() and memory in known:
+        memory = _memory(tensor)
+        if memory is not None and memory in known:
             writer.put_alias(name, known[memory])
             continue
-        known[memory] = index
-        coding, stream = encode_tensor(tensor, codecs)
-        writer.put(name, tensor.dtype, tuple(tensor.shape), coding, stream)
-        streams.append(stream)
-    return seal(flags, bytes(head), streams)
+        if memory is not None:
+            known[memory] = index
+        is_computed |= _put_tensor(writer, streams, name, tensor, codecs)
+    return seal(flags, bytes(head), streams, COMPUTED if is_computed else VERSION)
+
+
+def _put_tensor(
+    writer: RecordWriter, streams: list[bytes], name: str, tensor: Tensor | ComputedTensor, codecs: tuple[Codec, ...]
+) -> bool:
+    """Write a tensor in the smallest way; return whether a reader has to compute it."""
+    plain = None if isinstance(tensor, ComputedTensor) else encode_tensor(tensor, codecs)
+    computed = tensor if isinstance(tensor, ComputedTensor) else as_signs(tensor) if codecs else None
+    if computed is not None:
+        parts = [encode_tensor(part, codecs) for part in computed.parts]
+        if plain is None or sum(len(stream) + _RECORD for _, stream in parts) < len(plain[1]):
+            writer.put_computed(name, computed.dtype, computed.shape, computed.formula, parts)
+            streams += [stream for _, stream in parts]
+            return True
+    assert isinstance(tensor, Tensor)
+    assert plain is not None
+    writer.put(name, tensor.dtype, tuple(tensor.shape), *plain)
+    streams.append(plain[1])
+    return False
+
+
+def _memory(tensor: Tensor | ComputedTensor) -> tuple[object, ...] | None:
+    """Return what two names have in common when they stand for one tensor; None if it is only itself."""
+    if isinstance(tensor, ComputedTensor):
+        return (id(tensor),)
+    if not tensor.numel():
+        return None
+    signs = (tensor.is_conj(), tensor.is_neg())  # a view may set these without touching memory
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), signs)
 
 
 def seal(flags: int, head: bytes, streams: Iterable[bytes], version: int = VERSION) -> bytes:
@@ -116,15 +124,17 @@ class Archive:
         self.size = file.seek(0, io.SEEK_END)
         file.seek(0)
         cursor, start = self._read_header()
-        self.architecture, self.metadata = _take_preamble(cursor, self.flags)
-        self.records = take_records(cursor, self._layout(cursor), start, self.size, max_bytes)
+        self.architecture, self.metadata = take_preamble(cursor, self.flags)
+        self.records = take_records(
+            cursor, self._layout(cursor), start, self.size, max_bytes, has_formulas=self.version == COMPUTED
+        )
         cursor.end()
         self.header_bytes = start
 
     @property
     def has_sorted_units(self) -> bool:
         """Whether hidden units were sorted when the file was written; the function is still the model's."""
-        return bool(self.flags & _SORTED)
+        return bool(self.flags & SORTED)
 
     def _read_header(self) -> tuple[Cursor, int]:
         """Return a cursor over the checked header, and where the streams begin."""
@@ -135,13 +145,13 @@ class Archive:
             raise FormatError(f"this is not a .cut file: {cut if MAGIC.startswith(magic) else hint}", offset=0)
         front = self._file.read(2 + 9)
         cursor = Cursor(front, len(MAGIC))
-        version, self.flags = cursor.byte(), cursor.byte()
-        if version != VERSION:
-            raise FormatError(f"version {version} of the format is unknown: update secateur", offset=len(MAGIC))
+        self.version, self.flags = cursor.byte(), cursor.byte()
+        if self.version not in (VERSION, COMPUTED):
+            raise FormatError(f"version {self.version} of the format is unknown: update secateur", offset=len(MAGIC))
         if (
-            self.flags >= 2 * _SORTED
-            or self.flags & (_NAMED | _CLASS) == _NAMED | _CLASS
-            or self.flags & (_NAMED | _LAYOUT) == _LAYOUT
+            self.flags >= 2 * SORTED
+            or self.flags & (NAMED | CLASS) == NAMED | CLASS
+            or self.flags & (NAMED | LAYOUT) == LAYOUT
         ):
             raise FormatError(f"flags {self.flags:#04x} are unknown: update secateur", offset=len(MAGIC) + 1)
         length = cursor.varint()
@@ -156,7 +166,7 @@ class Archive:
         return Cursor(header, begin), begin + length + 4
 
     def _layout(self, cursor: Cursor) -> Layout | None:
-        if not self.flags & _LAYOUT:
+        if not self.flags & LAYOUT:
             return None
         layout = layout_of(self.architecture.name) if self.architecture is not None else None
         if layout is None:
@@ -172,15 +182,31 @@ class Archive:
 
     def read(self, record: TensorRecord) -> Tensor:
         """Decode one tensor, and no other."""
+        if record.formula is not None:
+            return self._compute(record)[1]
         with _inside(record):
             return decode_tensor(self._stream(record), record.coding, record.dtype, record.shape)
+
+    def read_parts(self, record: TensorRecord) -> ComputedTensor:
+        """Decode what a tensor is computed from, once it is known that it can be."""
+        return self._compute(record)[0]
+
+    def _compute(self, record: TensorRecord) -> tuple[ComputedTensor, Tensor]:
+        assert record.formula is not None
+        parts = [self.read(part) for part in record.parts]
+        with _inside(record):
+            try:
+                computed = ComputedTensor(record.formula, parts, record.shape, record.dtype)
+                return computed, computed.value()
+            except ValueError as error:
+                raise FormatError(str(error), offset=0) from error
 
     def read_sparse(self, record: TensorRecord) -> SparseTensor:
         """Decode the non-zeros of one tensor, without a dense tensor or a matrix of its levels.
 
         In addition to the stream, memory grows with the non-zeros, and with a few rows if the codec is "context". A
         tensor without zeros takes twice the memory of a dense one: use `read` for it. A tensor whose places and values
-        would take more than `max_bytes` is refused.
+        would take more than `max_bytes` is refused. One that is computed from smaller ones is dense in between.
         """
         dtype, shape = record.dtype, record.shape
         needed = record.coding.nonzero * ((4 if record.size < 1 << 31 else 8) + max(dtype.itemsize, 4))
@@ -188,6 +214,9 @@ class Archive:
             if needed > self._max_bytes:
                 allowed = f"max_bytes = {self._max_bytes:,} allows"
                 raise FormatError(f"its non-zeros need more memory than {allowed}: read it as a dense tensor", offset=0)
+        if record.formula is not None:
+            return sparse_tensor(*find_values(to_bits(self.read(record))), dtype, shape)
+        with _inside(record):
             if record.coding.kind == Values.RAW:
                 places, bits = find_raw(lambda: self._pieces(record, _PIECE), dtype, shape)
             else:
@@ -253,90 +282,3 @@ def _in_file(error: FormatError, path: str | PathLike[str]) -> FormatError:
     named.message, named.offset, named.tensor = error.message, error.offset, error.tensor
     named.args = (f"{Path(path)}: {error}",)
     return named
-
-
-def _put_preamble(head: bytearray, metadata: dict[str, str], architecture: Architecture | None) -> int:
-    """Append architecture and metadata, if there are any, and return the flags that say so."""
-    flags = 0
-    if architecture is not None:
-        flags |= _NAMED if architecture.is_named else _CLASS
-        require_text("the name of the architecture", architecture.name)
-        put_text(head, architecture.name)
-        if not architecture.is_named:
-            put_text(head, _arguments_as_json(architecture))
-    if metadata:
-        flags |= _METADATA
-        plain = bytearray()
-        for key, value in sorted(metadata.items()):
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise ValueError(f"metadata must map text to text, got {key!r}: {value!r}")
-            try:
-                put_text(plain, key)
-                put_text(plain, value)
-            except UnicodeEncodeError:
-                raise ValueError(f"metadata must be text in Unicode, got half a character in {key!a}") from None
-        if len(plain) > _LONGEST_TEXT:
-            raise ValueError(f"metadata may take {_LONGEST_TEXT:,} bytes, got {len(plain):,}")
-        deflate = zlib.compressobj(9, zlib.DEFLATED, -15, zdict=_DICTIONARY)
-        packed = deflate.compress(plain) + deflate.flush()
-        put_varint(head, len(packed))
-        head += packed
-    return flags
-
-
-def _arguments_as_json(architecture: Architecture) -> str:
-    try:
-        text = json.dumps(architecture.arguments, sort_keys=True, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"the arguments of {architecture.name} must be data for JSON: {error}") from None
-    if len(text) > _LONGEST_TEXT:  # it is ASCII
-        raise ValueError(
-            f"the arguments of {architecture.name} may take {_LONGEST_TEXT:,} bytes, got {len(text):,}: leave out "
-            "what a file of tensors can hold"
-        )
-    return text
-
-
-def _take_preamble(cursor: Cursor, flags: int) -> tuple[Architecture | None, dict[str, str]]:
-    architecture = None
-    if flags & (_NAMED | _CLASS):
-        name = cursor.text(LONGEST_NAME)
-        if not name or not name.isprintable():
-            raise cursor.wrong("the name of the architecture is empty or unprintable")
-        architecture = Architecture(name, _take_arguments(cursor) if flags & _CLASS else None)
-    return architecture, _take_metadata(cursor) if flags & _METADATA else {}
-
-
-def _take_arguments(cursor: Cursor) -> dict[str, Any]:
-    try:
-        arguments = json.loads(cursor.text(_LONGEST_TEXT))
-    except FormatError:
-        raise
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise cursor.wrong("the arguments of the architecture are not a JSON object")
-    return arguments
-
-
-def _take_metadata(cursor: Cursor) -> dict[str, str]:
-    packed = cursor.take(cursor.varint())
-    inflate = zlib.decompressobj(-15, zdict=_DICTIONARY)
-    try:
-        plain = inflate.decompress(packed, _LONGEST_TEXT)
-    except zlib.error:
-        raise cursor.wrong("the metadata cannot be inflated") from None
-    if not inflate.eof or inflate.unused_data:
-        raise cursor.wrong(f"the metadata is cut short, has bytes left over or is above {_LONGEST_TEXT:,} bytes")
-    inner, metadata = Cursor(plain), dict[str, str]()
-    try:
-        while inner.left:
-            key = inner.text(_LONGEST_TEXT)
-            if key in metadata:
-                raise inner.wrong(f"{key[:40]!r} appears twice")
-            metadata[key] = inner.text(_LONGEST_TEXT)
-    except FormatError as error:
-        raise cursor.wrong(f"the metadata is damaged: {error.message}") from error
-    if not metadata:
-        raise cursor.wrong("the metadata is announced and empty")
-    return metadata

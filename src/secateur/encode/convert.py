@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from secateur.atomic import require_file, write_atomically
-from secateur.encode.container import MAX_BYTES, Architecture, open_archive, to_bytes
+from secateur.encode.container import MAX_BYTES, open_archive, to_bytes
 from secateur.encode.errors import FormatError
 from secateur.encode.layouts import layout_of
 from secateur.encode.levels import to_bits
 from secateur.encode.negative_zeros import warn_of_negative_zeros
+from secateur.encode.preamble import Architecture
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from secateur.encode import nncodec_sizes
 from secateur.encode.codecs import CODECS
-from secateur.encode.container import MAX_BYTES, Architecture, open_archive, to_bytes
+from secateur.encode.container import MAX_BYTES, Archive, open_archive, to_bytes
 from secateur.encode.levels import Values, find_levels, find_values, to_bits, view_2d
+from secateur.encode.preamble import Architecture
 from secateur.encode.records import TensorRecord
 
 
@@ -32,14 +33,15 @@ class TensorReport:
     dtype: str
     shape: tuple[int, ...]
     weights: int
-    nonzero: int
-    levels: int | None  # distinct values except zero; None if values are stored as they are
+    nonzero: int  # of a tensor that is computed from smaller ones: the numbers that are stored
+    levels: int | None  # distinct values except zero; None if values are stored as they are or computed
     values: str
     codec: str
     bytes: int
     dense_bytes: int
     entropy_bytes: float  # see entropy_bits
     tied_to: str | None = None
+    is_computed: bool = False  # from smaller tensors, as `values` says
 
     @property
     def bits_per_weight(self) -> float:
@@ -72,7 +74,7 @@ class FileReport:
 def inspect(path: Path, *, max_bytes: int = MAX_BYTES) -> FileReport:
     """Decode a file and report on every tensor."""
     with open_archive(path, max_bytes) as archive:
-        tensors = tuple(_report(record, tensor) for record, tensor in archive.read_all())
+        tensors = tuple(_report(archive, record, tensor) for record, tensor in archive.read_all())
         return FileReport(
             str(path), archive.size, archive.header_bytes, archive.architecture, archive.metadata, tensors
         )
@@ -121,23 +123,25 @@ def sizes(tensors: Mapping[str, Tensor], *, nncodec: Path | None = None) -> dict
     return found
 
 
-def _report(record: TensorRecord, tensor: Tensor) -> TensorReport:
+def _report(archive: Archive, record: TensorRecord, tensor: Tensor) -> TensorReport:
     bits = to_bits(tensor)
-    has_levels = record.coding.kind not in (Values.RAW, Values.BITS)
-    distinct = len(np.unique(bits[bits != 0])) if has_levels else None
+    has_levels = record.formula is None and record.coding.kind not in (Values.RAW, Values.BITS)
+    parts = None if record.formula is None else archive.read_parts(record)
+    codecs = dict.fromkeys(part.codec for part in record.parts) if parts is not None else (record.codec,)
     return TensorReport(
         record.name,
         str(record.dtype).removeprefix("torch."),
         record.shape,
         record.size,
-        _count_kept(tensor),
-        distinct,
-        record.coding.kind.name.lower().replace("_", " "),
-        record.codec,
+        _count_kept(tensor) if parts is None else parts.stored,
+        len(np.unique(bits[bits != 0])) if has_levels else None,
+        record.codec if parts is not None else record.coding.kind.name.lower().replace("_", " "),
+        " + ".join(codecs),
         0 if record.alias_of is not None else record.length,
         bits.nbytes,
-        entropy_bits(tensor) / 8,
+        sum(map(entropy_bits, (tensor,) if parts is None else parts.parts)) / 8,
         record.alias_of,
+        parts is not None,
     )
 
 

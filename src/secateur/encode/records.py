@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from secateur.encode.codecs import CODECS, RAW, by_number, context
 from secateur.encode.codecs.bounds import MOST_LEVELS
 from secateur.encode.errors import FormatError
+from secateur.encode.formulas import ComputedTensor, Formula, number_of, take_formula
 from secateur.encode.layouts import Layout
 from secateur.encode.levels import Values, fits, table_bytes, view_2d
 from secateur.encode.tensors import ZEROS, Coding
@@ -51,6 +53,9 @@ class TensorRecord:
     length: int
     checksum: int
     alias_of: str | None = None
+    # A computed tensor has a formula and the records of its parts, whose length is its own; its coding says nothing.
+    formula: Formula | None = None
+    parts: tuple[TensorRecord, ...] = ()
 
     @property
     def size(self) -> int:
@@ -59,7 +64,9 @@ class TensorRecord:
 
     @property
     def codec(self) -> str:
-        """The name of the codec."""
+        """The name of the codec; of a computed tensor the name of its formula."""
+        if self.formula is not None:
+            return self.formula.name
         return "raw" if self.coding.codec == RAW else by_number(self.coding.codec).name
 
 
@@ -69,17 +76,18 @@ def require_text(what: str, text: str) -> None:
         raise ValueError(f"{what} must be printable, of 1 to {LONGEST_NAME} bytes, got {text[:60]!r}")
 
 
-def require_storable(name: str, tensor: Tensor) -> None:
+def require_storable(name: str, tensor: Tensor | ComputedTensor) -> None:
     """Refuse a tensor that no record can describe."""
     require_text("a tensor's name", name)
-    if tensor.dtype not in DTYPES or tensor.layout != torch.strided or tensor.is_quantized:
-        kind = f"{tensor.layout} tensor of {tensor.dtype}"
-        raise ValueError(f'"{name}" is a {kind}, which a file cannot hold: make it a plain float or integer tensor')
-    if tensor.is_meta:
-        raise ValueError(f'"{name}" lies on the meta device and has no values: load or initialise the model first')
-    if tensor.dim() > _MOST_DIMENSIONS:
+    for part in tensor.parts if isinstance(tensor, ComputedTensor) else (tensor,):
+        if part.dtype not in DTYPES or part.layout != torch.strided or part.is_quantized:
+            kind = f"{part.layout} tensor of {part.dtype}"
+            raise ValueError(f'"{name}" is a {kind}, which a file cannot hold: make it a plain float or integer tensor')
+        if part.is_meta:
+            raise ValueError(f'"{name}" lies on the meta device and has no values: load or initialise the model first')
+    if len(tensor.shape) > _MOST_DIMENSIONS:
         raise ValueError(
-            f'"{name}" has {tensor.dim()} dimensions, and a file knows at most {_MOST_DIMENSIONS}: reshape it'
+            f'"{name}" has {len(tensor.shape)} dimensions, and a file knows at most {_MOST_DIMENSIONS}: reshape it'
         )
     if _is_too_large(tuple(tensor.shape)):
         raise ValueError(
@@ -104,22 +112,43 @@ class RecordWriter:
 
     def put(self, name: str, dtype: torch.dtype, shape: tuple[int, ...], coding: Coding, stream: bytes) -> None:
         """Append a tensor with a stream."""
-        head = self._head
+        self._put_type(name, dtype, shape, coding.codec, coding.kind)
+        self._put_coding(coding, stream)
+
+    def put_computed(
+        self,
+        name: str,
+        dtype: torch.dtype,
+        shape: tuple[int, ...],
+        formula: Formula,
+        parts: Iterable[tuple[Coding, bytes]],
+    ) -> None:
+        """Append a tensor that is computed from parts with streams."""
+        self._put_type(name, dtype, shape, number_of(formula), Values.ALIAS)
+        for number in formula.numbers:
+            put_varint(self._head, number)
+        for coding, stream in parts:
+            self._head.append(coding.kind | coding.codec << 4)
+            self._put_coding(coding, stream)
+
+    def _put_type(self, name: str, dtype: torch.dtype, shape: tuple[int, ...], codec: int, kind: Values) -> None:
         rank = _RANKS.index(len(shape)) if len(shape) in _RANKS else len(_RANKS)
-        self._put_start(name, DTYPES.index(dtype), coding.codec, coding.kind, rank)
+        self._put_start(name, DTYPES.index(dtype), codec, kind, rank)
         if self._layout is None:
             if rank == len(_RANKS):
-                put_varint(head, len(shape))
+                put_varint(self._head, len(shape))
             for dimension in shape:
-                put_varint(head, dimension)
+                put_varint(self._head, dimension)
+
+    def _put_coding(self, coding: Coding, stream: bytes) -> None:
         if coding.kind not in (Values.RAW, Values.BITS):
-            put_pair(head, coding.negatives, coding.positives)
+            put_pair(self._head, coding.negatives, coding.positives)
         if coding == ZEROS:
             return
         if coding.kind != Values.RAW:
-            put_varint(head, coding.nonzero)
-            put_varint(head, len(stream))
-        head += zlib.crc32(stream).to_bytes(4, "little")
+            put_varint(self._head, coding.nonzero)
+            put_varint(self._head, len(stream))
+        self._head += zlib.crc32(stream).to_bytes(4, "little")
 
     def _put_start(self, name: str, dtype: int, codec: int, kind: Values, rank: int) -> None:
         if self._layout is not None:
@@ -136,15 +165,18 @@ class RecordWriter:
 
 
 def take_records(
-    cursor: Cursor, layout: Layout | None, offset: int, end: int, max_bytes: int
+    cursor: Cursor, layout: Layout | None, offset: int, end: int, max_bytes: int, *, has_formulas: bool = False
 ) -> tuple[TensorRecord, ...]:
-    """Read all records; their streams must fill the file from `offset` to its end."""
+    """Read all records; their streams must fill the file from `offset` to its end.
+
+    Files of the first version have no tensors that are computed.
+    """
     count = cursor.varint() if layout is None else len(layout)
     if count > _MOST_TENSORS:
         raise cursor.wrong(f"{count:,} tensors are announced, {_MOST_TENSORS:,} are allowed")
     names: set[str] = set()
     records: list[TensorRecord] = []
-    stem, budget, working = b"", max_bytes, 0
+    stem, memory = b"", _Memory(max_bytes)
     for index in range(count):
         if layout is None:
             first, second = cursor.byte(), cursor.byte()
@@ -159,18 +191,16 @@ def take_records(
             kind, codec = Values(second & 7), first >> 4
             if layout is not None and first & 8:
                 raise cursor.wrong("a bit that has no meaning is set")
-            if kind == Values.ALIAS:
+            is_computed = kind == Values.ALIAS and codec > 0 and has_formulas
+            if kind == Values.ALIAS and not is_computed:
                 if codec or (layout is None and (first or second >> 6)):
                     raise cursor.wrong("a tied tensor has a dtype, a codec or a rank of its own")
                 records.append(_take_alias(cursor, name, records))
                 continue
             dtype, shape = _take_type(cursor, first & 15, second >> 6) if layout is None else layout[index][1:]
-            record = _take_record(cursor, name, dtype, shape, kind, codec, offset)
-            budget -= record.size * max(record.dtype.itemsize, 4)
-            if record.codec == "context":
-                working = max(working, context.working_bytes(*view_2d(shape)))  # one tensor is decoded at a time
-            if budget < working:
-                raise cursor.wrong(f"the file needs more memory than max_bytes = {max_bytes:,} allows")
+            take = _take_computed if is_computed else _take_record
+            record = take(cursor, name, dtype, shape, kind, codec, offset)
+            memory.take(cursor, record)
             offset += record.length
             if offset > end:
                 raise cursor.wrong(f"its stream ends at byte {offset:,}, the file at {end:,}")
@@ -180,6 +210,26 @@ def take_records(
     if offset != end:
         raise FormatError(f"{end - offset:,} bytes behind the last stream belong to nothing", offset=offset)
     return tuple(records)
+
+
+class _Memory:
+    """What is left of the caller's limit, and what decoding the most demanding tensor takes besides the tensors."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._limit = self._left = max_bytes
+        self._working = 0  # one tensor is decoded at a time
+
+    def take(self, cursor: Cursor, record: TensorRecord) -> None:
+        """Count a tensor, and refuse it if it is too large."""
+        self._left -= record.size * max(record.dtype.itemsize, 4)
+        working = sum(part.size * max(part.dtype.itemsize, 4) for part in record.parts)
+        if record.formula is not None:
+            working += record.formula.working_bytes(record.shape)
+        coded = [each for each in (record, *record.parts) if each.codec == "context"]
+        working += max((context.working_bytes(*view_2d(each.shape)) for each in coded), default=0)
+        self._working = max(self._working, working)
+        if self._left < self._working:
+            raise cursor.wrong(f"the file needs more memory than max_bytes = {self._limit:,} allows")
 
 
 def _take_name(cursor: Cursor, before: bytes, ending: int) -> tuple[bytes, str]:
@@ -238,6 +288,25 @@ def _take_record(
     if not fits(kind, dtype) or length < table_bytes(kind, dtype, negatives, positives):
         raise cursor.wrong(f"{kind.name} values of {dtype} do not exist, or not in {length:,} bytes")
     return TensorRecord(name, dtype, shape, coding, offset, length, int.from_bytes(cursor.take(4), "little"))
+
+
+def _take_computed(
+    cursor: Cursor, name: str, dtype: torch.dtype, shape: tuple[int, ...], kind: Values, number: int, offset: int
+) -> TensorRecord:
+    formula = take_formula(cursor, number)
+    try:
+        described = formula.parts(dtype, shape)
+    except ValueError as error:
+        raise cursor.wrong(str(error)) from None
+    parts: list[TensorRecord] = []
+    for part in described:
+        byte = cursor.byte()
+        if byte & 8 or byte & 7 == Values.ALIAS:
+            raise cursor.wrong(f"its {part.name} is tied, or a bit that has no meaning is set")
+        place = offset + sum(each.length for each in parts)
+        parts.append(_take_record(cursor, name, part.dtype, part.shape, Values(byte & 7), byte >> 4, place))
+    length, coding = sum(part.length for part in parts), Coding(kind, number, math.prod(shape))
+    return TensorRecord(name, dtype, shape, coding, offset, length, 0, formula=formula, parts=tuple(parts))
 
 
 def _take_shape(cursor: Cursor, rank: int) -> tuple[int, ...]:

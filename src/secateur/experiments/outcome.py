@@ -15,11 +15,12 @@ from secateur.experiments.reference import trained_reference
 from secateur.experiments.versions import versions
 from secateur.experiments.workload import Workload
 from secateur.files import GivenArchitecture, encoded, load, save
+from secateur.functions.computed import is_small
 from secateur.functions.threshold import learned_thresholds
 from secateur.job import Job
 from secateur.measure import Answers, count
 from secateur.results import FileResult, LayerResult, RunError, RunResult, StageResult, figure, last, write
-from secateur.weights.reading import copied
+from secateur.weights.reading import copied, settle
 
 DENSE, FILE = "dense", "file"  # the forms of a network before it is pruned, and read back from its file
 
@@ -84,7 +85,8 @@ class Outcome:
     def leave(self, finished: nn.Module) -> None:
         """Write the finished network, its file, its answers and its result into the directory."""
         directory, coding = self.directory, self.job.coding
-        save_model(directory.model, finished, self.job, self.workload.sizes)
+        plain = settle(finished) if is_small(finished) else finished
+        save_model(directory.model, plain, self.job, self.workload.sizes)
         size = save(
             finished,
             directory.file,
@@ -93,8 +95,8 @@ class Outcome:
             architecture=self.architecture,
             sort_units=coding.sort_units,
         )
-        is_built = networks.name_of(finished) is not None or networks.is_import_path(self.job.network)
-        model = None if is_built else copied(finished)
+        is_built = networks.name_of(plain) is not None or networks.is_import_path(self.job.network)
+        model = None if is_built else copied(plain)
         self.evaluate(FILE, load(directory.file, model, trust=self.trust))
         self._write_answers()
         file = FileResult(bytes=size, dense_bytes=4 * count(finished).whole.weights)

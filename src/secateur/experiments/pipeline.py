@@ -9,9 +9,11 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from secateur.functions.computed import is_small
 from secateur.job import Job
 from secateur.methods import Aided, Aids
 from secateur.train.stage import Stage
+from secateur.weights.reading import settle
 
 
 def pipeline(
@@ -35,6 +37,7 @@ def pipeline(
     if is_trained:
         yield form_names.new("start" if job.is_dense or job.methods[0].trains_dense else "dense"), model
     for method in job.methods:
+        model = settle(model) if is_small(model) else model
         if isinstance(method, Aided):
             stages = method.aided_stages(model, job.recipe, aids or Aids())
         else:

@@ -5,15 +5,19 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from secateur.functions.computed import small_form
 from secateur.measure.evaluating import evaluating
-from secateur.weights.tensors import tensors
+from secateur.weights.tensors import NetworkTensor, tensors
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tally:
-    """A number of weights, and how many of them are exactly zero. NaN is not zero."""
+    """A number of weights, and how many of them need not be stored: those that are exactly zero (NaN is not).
+
+    A tensor that is computed from smaller ones keeps as many weights as numbers have to be stored for it.
+    """
 
     weights: int
     zeros: int
@@ -66,15 +70,17 @@ def count(model: nn.Module, prunable: Collection[str] | None = None) -> Counts:
     """Count the weights and zeros of `model`, tensor by tensor, as its layers read them.
 
     A tied tensor counts once. A parametrized one counts as what comes out of its parametrization, whose own
-    parameters (thresholds, scales) are not weights; one masked by `torch.nn.utils.prune` counts as masked.
-    Buffers are not parameters. `prunable` names the prunable tensors, by default those of `prunable_names`.
+    parameters (thresholds, scales) are not weights; one masked by `torch.nn.utils.prune` counts as masked. A tensor
+    that is computed from smaller ones keeps as many weights as these have numbers that are not zero: the factors of a
+    product, the buckets of a hash, a codebook and its indices (each is a number, however few its bits). Buffers are not
+    parameters. `prunable` names the prunable tensors, by default those of `prunable_names`.
     """
     wanted = set(prunable_names(model) if prunable is None else prunable)
     chosen, everything = [], []
     with evaluating(model):
         for tensor in tensors(model):
             if tensor.is_parameter:
-                everything.append(_count_tensor(tensor.name, tensor.read()))
+                everything.append(_count_tensor(tensor))
                 if wanted.intersection(tensor.names):
                     chosen.append(everything[-1])
                 wanted.difference_update(tensor.names)
@@ -101,12 +107,14 @@ def _brief(total: Total) -> str:
     return f"<{kept} in {len(total.tensors)} tensors, {total.ratio:.4g}×>"
 
 
-def _count_tensor(name: str, tensor: Tensor) -> TensorCount:
-    if tensor.is_meta:
-        raise ValueError(f'"{name}" is on the meta device and has no values to count: load them first')
-    weights = tensor.numel()
-    zeros = weights - int(torch.count_nonzero(tensor))
-    return TensorCount(name, tuple(tensor.shape), weights=weights, zeros=zeros)
+def _count_tensor(tensor: NetworkTensor) -> TensorCount:
+    small, value = small_form(tensor), tensor.read()
+    if value.is_meta:
+        raise ValueError(f'"{tensor.name}" is on the meta device and has no values to count: load them first')
+    weights = value.numel()
+    # Stored as it is, a tensor takes no more numbers than it has.
+    kept = int(torch.count_nonzero(value)) if small is None else min(small.stored, weights)
+    return TensorCount(tensor.name, tuple(value.shape), weights=weights, zeros=weights - kept)
 
 
 def _add_up(tensors: Iterable[TensorCount]) -> Total:

@@ -18,13 +18,16 @@ from secateur.methods.binary_net import BinaryNet
 from secateur.methods.binary_weights import BinaryWeights
 from secateur.methods.budgeted import Budgeted
 from secateur.methods.continuous_sparsification import ContinuousSparsification
+from secateur.methods.denil2013 import Denil2013
 from secateur.methods.dense import Dense
 from secateur.methods.dst import Dst
 from secateur.methods.few_values import FewValues
 from secateur.methods.gradual_magnitude import GradualMagnitude
 from secateur.methods.han2015 import Han2015
+from secateur.methods.hashed_nets import HashedNets
 from secateur.methods.int8 import Int8
 from secateur.methods.joint import Joint
+from secateur.methods.low_rank import LowRankMethod
 from secateur.methods.ltp import Ltp
 from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
@@ -37,6 +40,7 @@ from secateur.methods.snip import Snip
 from secateur.methods.soft_movement import SoftMovement
 from secateur.methods.sparse_variational_dropout import SparseVariationalDropout
 from secateur.methods.ternary import TernaryFixedPoint
+from secateur.methods.vector_quantization import VectorQuantization
 from secateur.methods.xnor_net import XnorNet
 from secateur.plain_data import PlainDataError, from_plain, to_plain
 from secateur.table import Table
@@ -89,6 +93,10 @@ METHODS: Table[type[Method]] = Table(
         Dst,
         Ltp,
         SparseVariationalDropout,
+        LowRankMethod,
+        HashedNets,
+        VectorQuantization,
+        Denil2013,
         FewValues,
     ),
 )

@@ -1,8 +1,8 @@
 """What a method is.
 
 A method is a frozen dataclass of its settings, and each setting is a flag of the command line. Its `stages` yields what
-to train next and returns a plain network. It never trains by itself: the runner does, and counts what every method
-costs in the same way.
+to train next and returns a plain network, or one whose weights are computed from smaller tensors. It never trains by
+itself: the runner does, and counts what every method costs in the same way.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Method(ABC):
     # Whether layers of its network change what they read (signs, few levels): it has the class and parameters of the
     # original, and some layers a child `inputs` besides (`secateur.functions.inputs`).
     changes_inputs: ClassVar[bool] = False
+    leaves_small: ClassVar[bool] = False  # whether its weights are computed from smaller tensors, which a file stores
     needs_trained: ClassVar[bool] = False  # whether another method has to go before it
     is_reference: ClassVar[bool] = False  # whether it leaves every weight, for others to be compared with
     trains_dense: ClassVar[bool] = False  # whether it trains a dense network first, its form "dense"
@@ -39,6 +40,7 @@ class Method(ABC):
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield what is to be trained before the method can go on, and return a plain network.
 
+        With `leaves_small`, its weights are still read through functions that compute them from smaller tensors.
         `model` is plain and may be changed; `recipe` is how the user wants a network trained.
         """
 

@@ -98,7 +98,7 @@ def _require_plain(model: nn.Module) -> None:
         computed = any(isinstance(value, Tensor) and not value.is_leaf for value in vars(module).values())
         if parametrize.is_parametrized(module) or computed:
             where = f'"{name}"' if name else "the network"
-            remedy = "secateur.prune, or torch.nn.utils.prune.remove"
+            remedy = "secateur.settle or prune, or torch.nn.utils.prune.remove"
             raise ValueError(f"the weights of {where} are read through a function: make them plain first ({remedy})")
 
 

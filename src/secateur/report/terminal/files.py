@@ -34,12 +34,15 @@ def file_grid(report: FileReport) -> Grid:
     nonzero = sum(tensor.nonzero for tensor in report.tensors if tensor.tied_to is None)
     entropy = sum(tensor.entropy_bytes for tensor in report.tensors if tensor.tied_to is None)
     each, kept = _per(report.bytes, weights), _per(report.bytes, nonzero)
-    zeros = f"{1 - nonzero / weights:.1%}" if weights else "–"
+    is_computed = any(tensor.is_computed for tensor in report.tensors)
+    zeros = f"{1 - nonzero / weights:.1%}" if weights and not is_computed else "–"
     rows.append(("whole file", "", zeros, "", "", f"{report.bytes:,}", each, kept, f"{entropy:,.0f}"))
     notes = [
         f"{report.dense_bytes:,} bytes uncompressed: {report.dense_bytes / report.bytes:.1f}× as much. Entropy: bytes "
         "that independent levels would take."
     ]
+    if is_computed:
+        notes.append("Of a tensor that is computed from smaller ones, the numbers that are stored count as kept.")
     if report.architecture is not None:
         notes.append(f"Network: {report.architecture.name}.")
     notes += [f"{_plain(key)}: {_plain(value)}." for key, value in report.metadata.items() if len(value) <= 40]
@@ -89,7 +92,7 @@ def print_verification(console: Console, found: Verification) -> None:
 
 def _row(tensor: TensorReport) -> tuple[str, ...]:
     shape = "×".join(map(str, tensor.shape)) or "–"
-    zeros = f"{1 - tensor.nonzero / tensor.weights:.1%}" if tensor.weights else "–"
+    zeros = f"{1 - tensor.nonzero / tensor.weights:.1%}" if tensor.weights and not tensor.is_computed else "–"
     if tensor.tied_to is not None:
         return (f"{tensor.name} = {tensor.tied_to}", shape, zeros, "", "", "0", "", "", "")
     return (
@@ -97,7 +100,7 @@ def _row(tensor: TensorReport) -> tuple[str, ...]:
         shape,
         zeros,
         "–" if tensor.levels is None else f"{tensor.levels:,}",
-        tensor.codec,
+        tensor.values if tensor.is_computed else tensor.codec,
         f"{tensor.bytes:,}",
         _per(tensor.bytes, tensor.weights),
         _per(tensor.bytes, tensor.nonzero),

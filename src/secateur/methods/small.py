@@ -1,0 +1,56 @@
+"""What methods share whose weights are computed from smaller tensors: the setting, and what counts as kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+from torch import nn
+from typing_extensions import Doc, Self
+
+from secateur.budget import Budget
+from secateur.methods.magnitude import require_ratio
+from secateur.methods.method import Method
+from secateur.train.recipe import Recipe
+from secateur.weights.tensors import NetworkTensor, parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallMethod(Method):
+    """A method in the epochs of the recipe that returns a network whose weights are computed from smaller tensors.
+
+    A file stores these. `settle` makes the network plain, and so does `secateur.load` unless told otherwise.
+    """
+
+    leaves_small: ClassVar[bool] = True
+    leaves_few_values: ClassVar[bool] = True  # quantising the plain weights would only make the file larger
+
+    ratio: Annotated[float, Doc("all prunable weights ÷ numbers that are stored for them")] = 10.0
+
+    def __post_init__(self) -> None:
+        require_ratio(self.ratio)
+
+    def with_budget(self, budget: Budget) -> Self:
+        """Return the method with the ratio of a budget."""
+        if budget.final_ratio is None:
+            raise ValueError(f'method "{self.name}" shrinks to a ratio or a sparsity, not to {budget}')
+        return replace(self, ratio=budget.final_ratio)
+
+    def epochs(self, recipe: Recipe) -> int:
+        """Return the recipe's epochs."""
+        return recipe.epochs
+
+
+def weights_of(model: nn.Module) -> list[NetworkTensor]:
+    """Return the weights that a ratio is about."""
+    return [tensor for tensor in parameters(model) if tensor.is_weight]
+
+
+def require_room(needed: int, model: nn.Module, ratio: float) -> None:
+    """Raise a ValueError if the smallest form of a network has more numbers than a ratio allows."""
+    total = sum(tensor.stored.numel() for tensor in weights_of(model))
+    if needed > total / ratio:
+        raise ValueError(
+            f"a ratio of {ratio:g} would keep {total / ratio:.4g} of {total:,} numbers, and these layers need "
+            f"{needed:,}: {total / needed:.4g} is the most"
+        )
