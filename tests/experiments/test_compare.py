@@ -25,7 +25,7 @@ from secateur.experiments.studies.compare_summary import difference, next_to_pub
 from secateur.experiments.studies.grid import Places
 from secateur.methods import METHODS, Budgeted, Dense, FewValues, Han2015, Method
 from secateur.report.tables.compare import compare_tables
-from secateur.results import EvaluationResult, FileResult, PublishedRun, packed, unpacked, write
+from secateur.results import EvaluationResult, FileResult, HistoryPoint, PublishedRun, packed, read, unpacked, write
 from secateur.train.recipe import Recipe
 from secateur.train.stage import Stage
 
@@ -220,3 +220,37 @@ def test_answers_are_packed_without_loss(flags):
     assert unpacked(packed(flags), len(flags)).tolist() == flags
     with pytest.raises(ValueError, match="bits for"):
         unpacked(packed(flags), len(flags) + 8)
+
+
+def test_the_page_shows_tables_charts_and_the_command(results):
+    pytest.importorskip("bokeh", reason="the report extra is not installed")
+    from secateur.report.page.compare_page import comparison_content, write_comparison_page
+
+    content = comparison_content(MNIST, read_points(MNIST, results))
+    assert [chart.name for chart in content.charts] == ["compare-kept", "compare-bytes"]
+    kept = content.charts[0].columns
+    place = kept["method"].index("budget")
+    assert (kept["weights kept"][place], kept["error %"][place]) == pytest.approx((13_310, 2.1))
+    assert literature.HAN in kept["method"]
+    assert content.command == (
+        "secateur compare lenet-300-100 --data mnist --methods budget han2015 --ratio 20 --seeds 3"
+    )
+    page = write_comparison_page(MNIST, results, results / "page.html").read_text()
+    assert "Methods compared: lenet-300-100 on mnist" in page
+    for part in ('id="table-errors"', 'id="table-costs"', 'id="table-published"', 'id="chart-compare-kept"'):
+        assert part in page
+
+
+def test_error_against_steps_is_the_mean_over_seeds_of_the_epochs_that_all_have(results):
+    pytest.importorskip("bokeh", reason="the report extra is not installed")
+    from secateur.report.page.compare_charts import steps_chart
+
+    for path in sorted((results / NETWORK / "compare").glob("*.json")):
+        run = read(PublishedRun, path)
+        errors = range(4 + run.seed, run.seed, -1) if run.seed < 2 else (9.0, 8.0)
+        history = tuple(HistoryPoint(epoch=number, error=error, ratio=1.0) for number, error in enumerate(errors, 1))
+        write(path, replace(run, history=history))
+    chart = steps_chart(read_points(MNIST, results), 20)
+    assert chart.columns["method"] == ["dense"] * 2 + ["budget"] * 2
+    assert chart.columns["steps"][:2] == [10, 20]
+    assert chart.columns["validation error %"][:2] == pytest.approx([(4 + 5 + 9) / 3, (3 + 4 + 8) / 3])

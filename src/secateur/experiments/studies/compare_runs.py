@@ -31,7 +31,11 @@ def run_entries(entries: Sequence[Entry], places: Places, *, workers: int) -> It
 
 def publish_entry(entry: Entry, places: Places) -> Path:
     """Carry out a run, from its checkpoints on if there are any, and publish its result."""
-    found = carried_out(entry, places.runs, places.data_root)
+    return publish(entry, carried_out(entry, places.runs, places.data_root), places)
+
+
+def publish(entry: Entry, found: PublishedRun | Failure, places: Places) -> Path:
+    """Write what came of a run where it belongs, and return its path."""
     path = entry.path if isinstance(found, PublishedRun) else entry.failed_path
     return write(path(places.results), found)
 

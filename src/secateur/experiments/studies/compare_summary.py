@@ -40,7 +40,8 @@ class Point:
     @property
     def is_dense(self) -> bool:
         """Whether it is the reference that keeps all weights."""
-        return any(run.result.job.is_dense for run in self.runs.values())
+        jobs = [*(run.result.job for run in self.runs.values()), *(each.job for each in self.failures.values())]
+        return any(job.is_dense for job in jobs)
 
     @property
     def is_met(self) -> bool:
