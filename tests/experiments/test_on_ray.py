@@ -86,7 +86,7 @@ def test_two_workers_of_which_one_is_killed_midway_finish_the_grid(tmp_path):
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     workers = [cluster.add_node(num_cpus=1) for _ in range(2)]
     places = Places(tmp_path / "results", tmp_path / "runs")
-    entries, _ = planned(DIGITS, ["budget"], [5, 10], [0, 1], places.results)
+    entries, _ = planned(DIGITS, ["budget"], [5], [0, 1], places.results)
     written = []
     try:
         for path in run_on_ray(entries, places, cluster.address):

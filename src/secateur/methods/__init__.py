@@ -20,6 +20,7 @@ from secateur.methods.joint import Joint
 from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
+from secateur.methods.torch_prune import TorchPrune
 from secateur.plain_data import PlainDataError, from_plain, to_plain
 from secateur.table import Table
 
@@ -53,6 +54,7 @@ METHODS: Table[type[Method]] = Table(
         Han2015,
         Magnitude,
         GradualMagnitude,
+        TorchPrune,
         FewValues,
     ),
 )
