@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from typing_extensions import Doc
 
@@ -20,6 +20,8 @@ from secateur.train.recipe import Recipe, require_whole
 
 GIVEN = "given"  # the preset of a run whose network and data are objects in Python: no command repeats it
 FROM_WEIGHTS = ", from weights "  # between the size of given data and a checksum of the weights training began with
+
+ImageOrder: TypeAlias = Literal["stage", "run"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +45,18 @@ class InputConfig:
         ),
     ] = "centre"
     most_unreadable: Annotated[float, Doc("share of pictures in files that may be skipped as unreadable")] = UNREADABLE
+    image_order: Annotated[
+        ImageOrder,
+        Doc(
+            "whether the order of images starts anew in every stage, or is that of one training for all stages of a "
+            "run: methods with different stages then see the same images in the same order"
+        ),
+    ] = "stage"
 
     def __post_init__(self) -> None:
         if self.input_shape is not None:
             require_whole(least=1, **dict(zip(("channels", "height", "width"), self.input_shape, strict=True)))
-        require_choices(self, scaling=SCALINGS, crop=CROPS)
+        require_choices(self, scaling=SCALINGS, crop=CROPS, image_order=get_args(ImageOrder))
         for name in ("input_dropout", "augment", "most_unreadable"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")

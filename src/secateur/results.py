@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from base64 import b64decode
-from collections.abc import Mapping
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from secateur.atomic import write_atomically
 from secateur.job import Job
+from secateur.measure.flops import Work
 from secateur.plain_data import from_plain, to_plain
 
 Kind = TypeVar("Kind")
@@ -119,6 +124,7 @@ class EvaluationResult:
     errors: Mapping[str, float]
     images: int
     top5_errors: Mapping[str, float] = field(default_factory=dict)  # empty with ten classes or fewer
+    wrong: str = ""  # which images the finished network gets wrong, as `packed` writes them; empty if not recorded
 
     def __post_init__(self) -> None:
         if not self.errors:
@@ -222,6 +228,7 @@ class PublishedRun:
     test: EvaluationResult | None = None
     history: tuple[HistoryPoint, ...] = ()
     cutoffs: Mapping[str, CutResult] = field(default_factory=dict)
+    work: Work | None = None  # multiply-accumulates of an image, with all weights and with those kept
 
     @property
     def seed(self) -> int:
@@ -237,6 +244,20 @@ class PublishedRun:
     def test_top5_error(self) -> float:
         """Return the top-5 error of the finished network on test images; NaN where it is not published."""
         return math.nan if self.test is None or not self.test.top5_errors else last(self.test.top5_errors)
+
+
+def packed(flags: Sequence[bool]) -> str:
+    """Write one bit for every image as text: a few hundred characters for 10,000 images of which some are wrong."""
+    bits = np.packbits(np.asarray(flags, bool))
+    return b64encode(zlib.compress(bits.tobytes(), 9)).decode()
+
+
+def unpacked(text: str, images: int) -> npt.NDArray[np.bool_]:
+    """Return the bits that `packed` has written."""
+    bits = np.frombuffer(zlib.decompress(b64decode(text, validate=True)), np.uint8)
+    if len(bits) != (images + 7) // 8:
+        raise ValueError(f"{8 * len(bits)} bits for {images} images")
+    return np.unpackbits(bits, count=images).astype(bool)
 
 
 def figure(value: float, measure: str = ERROR) -> str:

@@ -128,6 +128,12 @@ def _with_a_published_reference(monkeypatch):
         ("reproduce table1 --preset qick", 'there is no preset "qick": did you mean "quick"?'),
         ("reproduce table1 --seeds -1", "seeds must be ≥ 0, got -1"),
         ("reproduce table1 --workers 0", "workers must be ≥ 1, got 0"),
+        ("compare lenet-300-10", 'there is no network "lenet-300-10": did you mean "lenet-300-100"?'),
+        ("compare lenet-5 --data mnst", 'there is no data set "mnst": did you mean "mnist"?'),
+        ("compare lenet-5 --methods bugdet", 'there is no method "bugdet": did you mean "budget"?'),
+        ("compare lenet-5 --ratio 1", "ratio must be above 1, got 1"),
+        ("compare lenet-5 --jobs 0", "jobs must be ≥ 1, got 0"),
+        ("compare resnet-20 --data cifar10 --preset quick", 'preset "quick" has settings for'),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_leaves_nothing(command, tmp_path, words, complaint):
@@ -303,6 +309,7 @@ def test_another_method_takes_the_presets_recipe_for_as_many_epochs():
         ("summary", ["--alpha", "--granularity", "--init-quantile", "--json"]),
         ("evaluate", ["--runs", "--data-root", "--json"]),
         ("reproduce", ["--networks", "--preset", "--seeds", "--workers", "--results", "--runs", "--json"]),
+        ("compare", ["--methods", "--ratio", "--seeds", "--preset", "--epochs", "--jobs", "--ray", "--few-values"]),
     ],
 )
 def test_the_help_of_the_other_commands_names_their_flags(command, name, flags):

@@ -30,8 +30,8 @@ from secateur.experiments.studies.error_increase_summary import (
     error_increase_path,
     error_increases,
 )
-from secateur.experiments.studies.grid import Places, jobs, jobs_of_method, publish_run, run_missing
-from secateur.experiments.studies.published import read_labels, read_runs, result_path
+from secateur.experiments.studies.grid import Places, jobs, publish_run, run_missing
+from secateur.experiments.studies.published import read_runs, result_path
 from secateur.experiments.studies.searches import EpochSearch, QualitySearch, epoch_search_path
 from secateur.experiments.studies.summaries import (
     largest_layers_prune_most,
@@ -156,17 +156,15 @@ def test_a_damaged_result_is_named(tmp_path):
             summarize(tmp_path, "paper", NETWORK)
 
 
-def test_methods_stand_side_by_side_with_what_their_search_has_cost(results):
+def test_presets_stand_side_by_side_with_what_their_search_has_cost(results):
     for seed in (0, 1):
-        published(results, preset("paper", NETWORK, seed=seed).with_method(Han2015()), 2.5, dense=2.0)
         published(results, preset("han2015", NETWORK, seed=seed), 2.0, dense=1.5)
     found = EpochSearch(
         rule="", chosen_epochs=5, job=preset("paper", NETWORK), steps=300, seconds=9.0, versions={}, history=()
     )
     write(epoch_search_path(results, NETWORK), found)
     rows = [(each.row.preset, each.row.label, each.search_steps) for each in standings(results, NETWORK)]
-    assert rows == [("paper", "han2015", None), ("paper", "manessi2018", 300), ("han2015", "han2015", None)]
-    assert read_labels(results, NETWORK, "paper") == ("han2015", "manessi2018")
+    assert rows == [("paper", "manessi2018", 300), ("han2015", "han2015", None)]
 
 
 def test_the_order_of_layers_by_size_is_compared_with_that_by_share_pruned(results):
@@ -219,14 +217,6 @@ def test_a_published_run_holds_configuration_versions_time_and_history(tmp_path,
     assert run.result.seconds > 0
     assert (run.test.images, run.seed) == (297, 2)
     assert [point.epoch for point in run.history] == [1]
-
-
-def test_another_method_is_published_under_the_same_preset(tmp_path, digits):
-    wanted = jobs_of_method(Han2015(rounds=1, retrain_epochs=0), "paper", NETWORK, [0])
-    names = [path.name for path in run_missing(wanted, places(tmp_path), workers=1)]
-    assert names == ["han2015-seed00.json", "dense-seed00.json"]
-    [standing] = standings(tmp_path / "results", NETWORK)
-    assert (standing.row.label, standing.row.preset) == ("han2015", "paper")
 
 
 def test_workers_of_their_own_give_the_same_result(tmp_path):

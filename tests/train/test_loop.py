@@ -378,6 +378,30 @@ def test_stages_of_another_order_see_the_images_in_another_order(tmp_path):
     assert losses(0) != losses(1)
 
 
+def test_stages_of_any_kind_go_on_with_the_order_of_one_training(tmp_path):
+    class Seen(Points):
+        """Points that remember in which order they were asked for."""
+
+        def __init__(self):
+            super().__init__()
+            self.order = []
+
+        def batch(self, indices, generator):
+            self.order += indices.tolist()
+            return super().batch(indices, generator)
+
+    def seen(*parts):
+        source, done = Seen(), 0
+        for number, epochs in enumerate(parts):
+            first = replace(stage_of(mlp()), recipe=Recipe(epochs=epochs, batch_size=16), first_epoch=done)
+            stage = replace(first, phase="train" if number == 0 else "fine-tune", order=number)
+            fit(stage, source, seed=3, measure=lambda _: {}, journal=journal(tmp_path / f"{parts}-{number}"))
+            done += epochs
+        return source.order
+
+    assert seen(3) == seen(2, 1) == seen(1, 1, 1)
+
+
 def test_micro_batches_of_any_number_make_the_same_step(tmp_path):
     found = {}
     for accumulate in (1, 3, 13, 40):

@@ -12,9 +12,12 @@ from secateur.transfer.statistics import (
     Interval,
     bootstrap_attributes,
     bootstrap_mean,
+    holm,
     mcnemar,
     mean_score,
     sign_flip_test,
+    student_mean,
+    student_tail,
     swap_test,
 )
 
@@ -99,3 +102,29 @@ def test_a_mean_over_attributes_leaves_out_labels_of_zero_and_attributes_without
 )
 def test_an_interval_is_a_sentence(interval, sentence):
     assert interval.sentence == sentence
+
+
+@given(values=st.lists(st.floats(-5, 5), min_size=2, max_size=30).filter(lambda values: np.std(values) > 1e-3))
+def test_a_mean_has_the_interval_and_the_p_value_of_students_t(values):
+    from scipy.stats import t, ttest_1samp
+
+    mean, freedom = student_mean([*values, math.nan]), len(values) - 1
+    expected = ttest_1samp(values, 0.0)
+    assert mean.value == pytest.approx(np.mean(values), abs=1e-12)
+    assert mean.half == pytest.approx(t.ppf(0.975, freedom) * np.std(values, ddof=1) / math.sqrt(len(values)))
+    assert mean.p == pytest.approx(expected.pvalue, abs=1e-9)
+
+
+def test_students_t_of_many_values_is_normal_and_equal_values_have_no_interval():
+    assert student_tail(1.96, 10_000) == pytest.approx(0.05, abs=1e-4)
+    assert (student_mean([2.0, 2.0]).half, student_mean([2.0, 2.0]).p, student_mean([0.0, 0.0]).p) == (0, 0, 1)
+    assert math.isnan(student_mean([2.0]).p)
+    assert math.isnan(student_mean([]).value)
+
+
+def test_holms_adjustment_multiplies_the_smallest_by_their_number_and_keeps_the_order():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    adjusted = holm([math.nan, 0.02])
+    assert math.isnan(adjusted[0])
+    assert adjusted[1] == 0.02

@@ -43,6 +43,9 @@ COMMANDS = {
     "watch": Listed("runs", "Watch", "Show the page of a run in the browser, and update it while the run trains."),
     "report": Listed("runs", "Report", "Write a page about a run, or about several side by side: one HTML file."),
     "reproduce": Listed("reproduce", "Reproduce", "Run what a table or figure of the paper needs, and show it."),
+    "compare": Listed(
+        "compare", "Compare", "Compare methods at equal initial weights, images, gradient steps and bytes, over seeds."
+    ),
     "pack": Listed("files", "Pack", "Write the tensors of a safetensors file to a .cut file, lossless."),
     "unpack": Listed("files", "Unpack", "Write the tensors of a .cut file to a safetensors file."),
     "export": Listed(

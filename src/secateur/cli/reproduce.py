@@ -27,12 +27,11 @@ from secateur.experiments.studies.feature_study import Part, run_feature_study
 from secateur.experiments.studies.feature_summary import FeatureStudy
 from secateur.experiments.studies.figures import hard_views, run_gathering, smooth_views
 from secateur.experiments.studies.gathering import FIGURES, GatheringStudy, Views, figure_path, gathering
-from secateur.experiments.studies.grid import Places, jobs, jobs_of_method, run_missing
+from secateur.experiments.studies.grid import Places, jobs, run_missing
 from secateur.experiments.studies.rival import search_quality
 from secateur.experiments.studies.sensitivity import publish_sensitivity, sensitivity_jobs, sensitivity_path
 from secateur.experiments.studies.together import publish_together, together_jobs, together_path
 from secateur.literature import networks_with_layers, paper_data
-from secateur.methods import METHODS, first_methods
 from secateur.nearest import require_one_of
 from secateur.report.tables.budgets import error_increase_table, together_table
 from secateur.report.tables.comparison import comparison_table, stages_table
@@ -57,12 +56,10 @@ class Reproduce(Command):
         tyro.conf.Positional[str],
         named("WHAT"),
         Doc(
-            "table1, table2, table3 (shown only), files, sensitivity, decay, rival (Deep Compression), methods "
-            "(--methods under one "
-            "preset), together (pruning and quantisation learned together), error-increase (against a sweep), curve "
-            "(networks for CIFAR-10 at several ratios), search "
-            "(how epochs were chosen), alexnet-features (AlexNet on features of its pretrained convolutions), "
-            "figure1, figure2 or figure3"
+            "table1, table2, table3 (shown only), files, sensitivity, decay, rival (Deep Compression), together "
+            "(pruning and quantisation learned together), error-increase (against a sweep), curve (networks for "
+            "CIFAR-10 at several ratios), search (how epochs were chosen), alexnet-features (AlexNet on features of "
+            "its pretrained convolutions), figure1, figure2 or figure3"
         ),
     ]
     networks: Annotated[tuple[str, ...], tyro.conf.arg(aliases=["--network"]), Doc("which rows")] = (
@@ -73,9 +70,6 @@ class Reproduce(Command):
         str | None, optional("STR"), Doc("the data set of table1 and table2, instead of the one that the paper has")
     ] = None
     preset: Annotated[str, Doc("the settings to run")] = "paper"
-    methods: Annotated[
-        tuple[str, ...], optional("STR ..."), Doc("the methods to run, for as many epochs in all as the preset")
-    ] = ()
     seeds: Annotated[
         int | None,
         optional("INT"),
@@ -103,15 +97,13 @@ class Reproduce(Command):
                 networks.NETWORKS.find(network)
                 if self.what == "curve":
                     require_one_of("network with a curve", network, RATIOS)
-                elif self.what != "methods":
+                else:
                     require_one_of("network with published rows", network, networks_with_layers())
                 if self.what not in ("table1", "table2") and paper_data(network) not in (None, "mnist"):
                     raise ValueError(
                         f"{self.what} is run on MNIST, which {network} does not take: see table1 and table2"
                     )
                 preset(self.preset, network)
-            for method in self.methods:
-                require_one_of("method", method, first_methods())
         if self.what in FIGURES:
             return _draw(self)
         console = Console(stderr=self.json, quiet=not is_main_process())
@@ -142,13 +134,6 @@ def _run_preset(chosen: Reproduce, *, to_file: bool = False) -> Iterator[Path]:
     for network in chosen.networks:
         wanted = jobs(chosen.preset, network, chosen.seeds_to_run, data=chosen.data, to_file=to_file)
         yield from run_missing(wanted, chosen.places, workers=chosen.workers)
-
-
-def _run_methods(chosen: Reproduce) -> Iterator[Path]:
-    for network in chosen.networks:
-        for name in chosen.methods:
-            wanted = jobs_of_method(METHODS[name](), chosen.preset, network, chosen.seeds_to_run)
-            yield from run_missing(wanted, chosen.places, workers=chosen.workers)
 
 
 def _run_sensitivity(chosen: Reproduce) -> Iterator[Path]:
@@ -241,7 +226,6 @@ _STUDIES: dict[str, tuple[Callable[[Reproduce], Iterator[Path]], Callable[[Repro
             stages_table(chosen.results, preset_names(), chosen.networks),
         ],
     ),
-    "methods": (_run_methods, lambda chosen: [comparison_table(chosen.results, chosen.networks)]),
     "together": (_run_together, lambda chosen: [together_table(chosen.results, chosen.networks)]),
     "error-increase": (_run_error_increase, lambda chosen: [error_increase_table(chosen.results, chosen.networks)]),
     "curve": (

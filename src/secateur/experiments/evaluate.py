@@ -22,7 +22,7 @@ from secateur.experiments.workload import Evaluation
 from secateur.files import load
 from secateur.job import Job
 from secateur.pretrained import read_start
-from secateur.results import EvaluationResult, RunError, write
+from secateur.results import EvaluationResult, RunError, packed, write
 
 
 def evaluate(
@@ -53,6 +53,7 @@ def evaluate(
         errors={name: each.error for name, each in found.items()},
         images=images,
         top5_errors={name: error for name, error in near.items() if error is not None},
+        wrong="" if (answers := found[FILE].answers) is None else packed(answers.is_wrong.tolist()),
     )
     write(directory.test, result)
     return result

@@ -40,11 +40,12 @@ def run(
     resume: bool = False,
     observer: Observer | None = None,
     trust: Collection[str] = (),
+    keep_guessing: bool = False,
 ) -> RunDirectory:
     """Carry out a job in a directory of its own below `root`; a finished run is returned as it is.
 
     Reads training files only: the test set is for `evaluate`. A network that is not ours is imported if `trust` has the
-    name of its module.
+    name of its module. A network no better than guessing is an error, unless `keep_guessing` makes it a result.
     """
     directory = RunDirectory(root / run_name(job))
     if is_finished(directory, job, resume=resume):
@@ -65,6 +66,7 @@ def run(
         earlier=[(first, RunDirectory(root / run_name(first))) for first in shorter],
         observer=observer,
         trust=trust,
+        keep_guessing=keep_guessing,
     )
     return directory
 
@@ -120,6 +122,7 @@ def carry_out(
     earlier: Sequence[tuple[Job, RunDirectory]] = (),
     observer: Observer | None = None,
     trust: Collection[str] = (),
+    keep_guessing: bool = False,
 ) -> nn.Module:
     """Train a network as a job says, from the checkpoints in the directory on; leave a result and a file, return it.
 
@@ -136,6 +139,8 @@ def carry_out(
             observer.note(said)
 
     def train(stage: Stage) -> None:
+        if job.inputs.image_order == "run":
+            stage = replace(stage, first_epoch=sum(done.epochs for done in outcome.stages))
         outcome.add_stage(train_stage(stage, workload, directory, job.seed, observer), stage.model)
 
     def error(network: nn.Module) -> float:
@@ -150,7 +155,8 @@ def carry_out(
     for form, network in pipeline(job, model, train, aids, is_trained=is_trained):
         outcome.evaluate(form, network)
         finished = network
-    outcome.refuse_guessing()
+    if not keep_guessing:
+        outcome.refuse_guessing()
     if is_main_process():
         outcome.leave(finished)
     wait_for_all()

@@ -40,6 +40,7 @@ from secateur.methods.snip import Snip
 from secateur.methods.soft_movement import SoftMovement
 from secateur.methods.sparse_variational_dropout import SparseVariationalDropout
 from secateur.methods.ternary import TernaryFixedPoint
+from secateur.methods.torch_prune import TorchPrune
 from secateur.methods.vector_quantization import VectorQuantization
 from secateur.methods.xnor_net import XnorNet
 from secateur.plain_data import PlainDataError, from_plain, to_plain
@@ -97,6 +98,7 @@ METHODS: Table[type[Method]] = Table(
         HashedNets,
         VectorQuantization,
         Denil2013,
+        TorchPrune,
         FewValues,
     ),
 )

@@ -43,6 +43,7 @@ class Han2015(Method):
 
     name: ClassVar[str] = "han2015"
     trains_dense: ClassVar[bool] = True
+    published_as: ClassVar[str] = "Han et al. 2015"
 
     quality: Annotated[float, Doc("threshold of a layer ÷ standard deviation of its weights")] = 1.0
     rounds: Annotated[int, Doc("how often all layers are cut and retrained")] = 5
@@ -101,6 +102,10 @@ class Han2015(Method):
     def epochs(self, recipe: Recipe) -> int:
         """Return the epochs of the dense network and of all rounds, if it has layers of one kind."""
         return recipe.epochs + self.rounds * self.retrain_epochs
+
+    def epochs_for(self, model: nn.Module, recipe: Recipe) -> int:
+        """Return the same for the kinds of layer that a network has: each is retrained in every round."""
+        return recipe.epochs + self.rounds * self.retrain_epochs * len(kinds(model))
 
 
 def kinds(model: nn.Module) -> list[Kind]:

@@ -31,6 +31,7 @@ class Manessi2018(Method):
     """Train the sibling, thresholds and weights together, cut it, and fine-tune what is left."""
 
     name: ClassVar[str] = "manessi2018"
+    published_as: ClassVar[str] = "Manessi et al. 2018"
 
     sibling: Annotated[SiblingConfig, Doc("how a weight gets its threshold")] = field(default_factory=SiblingConfig)
     rho: Annotated[float, Doc("ρ, the thresholds' learning rate ÷ the weights'")] = 1e-2

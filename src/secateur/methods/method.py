@@ -35,6 +35,7 @@ class Method(ABC):
     needs_trained: ClassVar[bool] = False  # whether another method has to go before it
     is_reference: ClassVar[bool] = False  # whether it leaves every weight, for others to be compared with
     trains_dense: ClassVar[bool] = False  # whether it trains a dense network first, its form "dense"
+    published_as: ClassVar[str] = ""  # what `secateur.literature` calls the method, if it has results of it
 
     @abstractmethod
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
@@ -58,6 +59,10 @@ class Method(ABC):
     @abstractmethod
     def epochs(self, recipe: Recipe) -> int:
         """Return the passes over the training images that all stages take together."""
+
+    def epochs_for(self, model: nn.Module, recipe: Recipe) -> int:
+        """Return the same for a network, on whose layers it may depend."""
+        return self.epochs(recipe)
 
 
 @dataclass(frozen=True)

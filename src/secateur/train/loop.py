@@ -1,8 +1,8 @@
 """A complete small training loop for one stage, on Hugging Face Accelerate.
 
-Everything random is drawn anew from (seed, phase, epoch) at the start of each epoch. A checkpoint is written at its
-end, every ten minutes within it, and when the process is asked to end. A run that is killed at any moment and resumed
-ends bit for bit as if it had never been killed.
+Everything random is drawn anew from (seed, phase, epoch) at the start of each epoch, or from the seed and the epoch of
+the whole run. A checkpoint is written at its end, every ten minutes within it, and when the process is asked to end. A
+run that is killed at any moment and resumed ends bit for bit as if it had never been killed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def fit(
     KeyboardInterrupt once the step under way is done and a checkpoint is written.
     """
     with _flushing_denormals(), noticing_sigterm() as termination:
-        training = _Training(stage, source, task or Task(), seed + 1000 * stage.order, journal, termination)
+        training = _Training(stage, source, task or Task(), seed, journal, termination)
         observer = observer or Silent()
         training.resume()
         while training.progress.epoch < stage.recipe.epochs:
@@ -84,7 +84,8 @@ class _Training:
     ) -> None:
         keep_freed_memory()
         recipe = stage.recipe
-        self.stage, self.source, self.task, self.seed = stage, source, task, seed
+        self.stage, self.source, self.task = stage, source, task
+        self.seed = seed + (1000 * stage.order if stage.first_epoch is None else 0)
         self.journal, self.termination = journal, termination
         self.accelerator = accelerator_of(recipe)
         self.process, self.processes = self.accelerator.process_index, self.accelerator.num_processes
@@ -169,12 +170,12 @@ class _Training:
         stage, recipe, progress = self.stage, self.stage.recipe, self.progress
         total, before = recipe.epochs * self.steps, progress.epoch * self.steps
         self.prepared.train()
-        generator = self._reseed(progress.epoch)
+        generator = self._reseed(*self._place(progress.epoch))
         steps = steps_in(
             self.source,
             recipe,
             generator=generator,
-            order=_generator(self.seed, stage.phase, progress.epoch),
+            order=_generator(self.seed, *self._place(progress.epoch)),
             process=self.process,
             processes=self.processes,
             first=progress.step,
@@ -245,9 +246,14 @@ class _Training:
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
 
+    def _place(self, epoch: int) -> tuple[object, ...]:
+        """Return what, next to the seed, the randomness of an epoch is drawn from."""
+        first = self.stage.first_epoch
+        return (self.stage.phase, epoch) if first is None else ("train", first + epoch)
+
     def _reseed(self, *place: object) -> torch.Generator:
         """Start the randomness of an epoch: torch's global generator (dropout) and one of our own (augmentation)."""
-        place = (self.stage.phase, *place, self.process)
+        place = (*place, self.process)
         torch.manual_seed(zlib.crc32(repr((self.seed, *place, "global")).encode()))
         return _generator(self.seed, *place, "source")
 
@@ -257,7 +263,8 @@ class _Training:
             _set_random_states(generator, self.own)
             self.progress.sums = self.own["sums"]
         else:
-            generator.set_state(self._reseed(self.progress.epoch, self.progress.step).get_state())
+            place = (*self._place(self.progress.epoch), self.progress.step)
+            generator.set_state(self._reseed(*place).get_state())
 
 
 def _random_states(generator: torch.Generator) -> dict[str, Tensor]:

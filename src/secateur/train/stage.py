@@ -30,5 +30,8 @@ class Stage:
     # Where it is to end: {"ratio": …} or {"bytes": …}. Shown next to what is reached; nothing else follows from it.
     target: Mapping[str, float] = field(default_factory=dict)
     order: int = 0  # stages of one phase with different numbers see the images in different orders
+    # The epochs of the run before this stage, if the images go on in one order through all of its stages, whatever
+    # these are: `phase` and `order` do not matter then. None: the order starts anew.
+    first_epoch: int | None = None
     # The networks to evaluate once the stage is trained, by name: the stage's own, or what it would be when cut.
     forms: Callable[[], Mapping[str, nn.Module]] = dict

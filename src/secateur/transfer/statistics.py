@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TypeAlias
@@ -17,6 +17,7 @@ RESAMPLES = 10_000
 FEW_RESAMPLES = 1000  # of attributes, whose scores have to be ranked again
 _BLOCK_NUMBERS = 1 << 22  # random numbers in memory at a time
 _MOST_ENUMERATED = 12  # items whose signs are all tried
+_MOST_FREEDOM = 500  # degrees of freedom up to which Student's t is summed up
 
 Seed: TypeAlias = int | tuple[int, ...]
 Differences: TypeAlias = npt.NDArray[np.float64]
@@ -86,6 +87,64 @@ def mean_interval(intervals: Sequence[Interval]) -> Interval:
     fewest = min(len(interval.resampled) for interval in intervals)
     resampled = np.mean([interval.resampled[:fewest] for interval in intervals], axis=0)
     return _interval(float(np.mean([interval.difference for interval in intervals])), resampled)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean, half of its 95 % interval, and the two-sided p-value that it is 0; NaN for fewer than two values."""
+
+    value: float
+    half: float = math.nan
+    p: float = math.nan
+
+
+def student_mean(values: Iterable[float]) -> Mean:
+    """Return the mean of independent values, or of paired differences, by Student's t; NaN values do not count."""
+    known = np.asarray([value for value in values if not math.isnan(value)], np.float64)
+    if len(known) < 2:
+        return Mean(float(known[0]) if len(known) else math.nan)
+    mean, error, freedom = float(known.mean()), float(known.std(ddof=1)) / math.sqrt(len(known)), len(known) - 1
+    if error == 0:
+        return Mean(mean, 0.0, 1.0 if mean == 0 else 0.0)
+    return Mean(mean, student_quantile(freedom) * error, student_tail(abs(mean) / error, freedom))
+
+
+def student_tail(t: float, freedom: int) -> float:
+    """Return P(|T| > t) of Student's t with ν whole degrees of freedom (Abramowitz & Stegun 26.7.3 and 26.7.4).
+
+    With φ = atan(t/√ν), 1 − P is  sin φ·(1 + ½·cos² φ + (1·3)/(2·4)·cos⁴ φ + …)  for even ν, and for odd ν
+    2/π·(φ + sin φ·(cos φ + ⅔·cos³ φ + (2·4)/(3·5)·cos⁵ φ + …)), both up to cos^(ν−2) φ. For large ν, T is normal.
+    """
+    if freedom > _MOST_FREEDOM:
+        return math.erfc(t / math.sqrt(2))
+    angle, is_odd = math.atan(t / math.sqrt(freedom)), freedom % 2
+    term, total = math.cos(angle) if is_odd else 1.0, 0.0
+    for power in range(2 + is_odd, freedom + 1, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (power - 1) / power
+    within = math.sin(angle) * total
+    return 1 - (2 / math.pi * (angle + within) if is_odd else within)
+
+
+def student_quantile(freedom: int, tail: float = 0.05) -> float:
+    """Return the t that |T| exceeds with a probability of `tail`, by bisection."""
+    low, high = 0.0, 1.0
+    while student_tail(high, freedom) > tail:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_tail(middle, freedom) > tail else (low, middle)
+    return (low + high) / 2
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number (Holm 1979); those that are NaN stay so and are not counted."""
+    known = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
+    adjusted, largest = [math.nan] * len(p_values), 0.0
+    for number, (p, place) in enumerate(known):
+        largest = max(largest, min(1.0, p * (len(known) - number)))
+        adjusted[place] = largest
+    return adjusted
 
 
 def mcnemar(dense_is_right: Numbers, pruned_is_right: Numbers) -> float:

@@ -1,12 +1,11 @@
-"""Methods under one protocol: weights kept, error and training cost, including the search for settings."""
+"""Presets side by side: weights kept, error and training cost, including the search for settings."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from secateur.experiments.presets import has_preset, preset, preset_names
-from secateur.experiments.studies.published import read_labels
+from secateur.experiments.presets import has_preset, preset_names
 from secateur.experiments.studies.searches import EpochSearch, QualitySearch, epoch_search_path, quality_search_path
 from secateur.experiments.studies.summaries import Row, summarize
 from secateur.results import read
@@ -14,7 +13,7 @@ from secateur.results import read
 
 @dataclass(frozen=True)
 class Standing:
-    """The result of one method on one network, and the cost of the search for its settings, if published."""
+    """The result of a preset on one network, and the cost of the search for its settings, if published."""
 
     row: Row
     search_steps: int | None
@@ -22,15 +21,9 @@ class Standing:
 
 
 def standings(results: Path, network: str) -> list[Standing]:
-    """Return the results of every method with published runs of this network, by preset."""
-    found = []
-    for name in preset_names():
-        for label in read_labels(results, network, name):
-            row = summarize(results, name, network, label)
-            if row is not None:
-                is_own = has_preset(name, network) and preset(name, network).label == label
-                found.append(Standing(row, *(_search(results, name, network) if is_own else (None, None))))
-    return found
+    """Return the results of every preset with published runs of this network."""
+    rows = [summarize(results, name, network) for name in preset_names() if has_preset(name, network)]
+    return [Standing(row, *_search(results, row.preset, network)) for row in rows if row is not None]
 
 
 def _search(results: Path, name: str, network: str) -> tuple[int | None, float | None]:

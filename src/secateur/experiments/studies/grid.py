@@ -6,8 +6,10 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import active_children, get_context
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -18,7 +20,6 @@ from secateur.experiments.presets import preset
 from secateur.experiments.runner import run
 from secateur.experiments.studies.published import read_history, result_path
 from secateur.job import Job
-from secateur.methods import Method
 from secateur.results import PublishedRun, write
 from secateur.train.processes import is_main_process, join_processes, process_count, wait_for_all
 
@@ -32,7 +33,7 @@ class Places:
     data_root: Path | None = None
 
 
-Work = Callable[[Job, Places], Path]
+Task = TypeVar("Task")
 
 
 def jobs(
@@ -45,13 +46,6 @@ def jobs(
     data = data or literature.paper_data(network) or "mnist"
     wanted = [preset(preset_name, network, data=data, seed=seed, to_file=to_file) for seed in seeds]
     return wanted if to_file else [*wanted, *(job.reference() for job in wanted)]
-
-
-def jobs_of_method(method: Method, preset_name: str, network: str, seeds: Iterable[int]) -> list[Job]:
-    """Return the runs of a method under a preset, for as many epochs in all, and their dense references."""
-    own = [preset(preset_name, network, seed=seed) for seed in seeds]
-    wanted = [job if type(method) is type(job.methods[0]) else job.with_method(method) for job in own]
-    return [*wanted, *(job.reference() for job in wanted)]
 
 
 def publish_run(job: Job, places: Places) -> Path:
@@ -77,7 +71,7 @@ def run_missing(
     places: Places,
     *,
     workers: int,
-    work: Work = publish_run,
+    work: Callable[[Job, Places], Path] = publish_run,
     path: Callable[[Path, Job], Path] = result_path,
 ) -> Iterator[Path]:
     """Do the work for each job whose result is not published yet, and yield the path of each new result.
@@ -87,23 +81,34 @@ def run_missing(
     join_processes()
     missing = [job for job in wanted if not path(places.results, job).exists()]
     wait_for_all()  # before the first process writes: all of them must have seen the same files
+    return in_processes(missing, partial(_at, places, work), workers=workers)
+
+
+def _at(places: Places, work: Callable[[Job, Places], Path], job: Job) -> Path:
+    return work(job, places)
+
+
+def in_processes(tasks: Sequence[Task], work: Callable[[Task], Path], *, workers: int) -> Iterator[Path]:
+    """Do the work for each task in processes of their own, and yield what it returns, in the order in which they end.
+
+    A failure is raised after the other tasks have ended.
+    """
     if workers == 1 or process_count() > 1:
-        for job in missing:
-            yield work(job, places)
+        yield from map(work, tasks)
         return
     # Workers ignore Ctrl-C; this process handles it and ends them. A run can be killed at any moment.
     pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
     others = set(active_children())
     failures = []
     try:
-        futures = [pool.submit(work, job, places) for job in missing]
+        futures = [pool.submit(work, task) for task in tasks]
         for future in as_completed(futures):
             failure = future.exception()
             if failure is None:
                 yield future.result()
             else:
                 failures.append(failure)
-        if failures:  # raised after the others have ended
+        if failures:
             raise failures[0]
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

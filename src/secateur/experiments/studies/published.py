@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from secateur import literature
 from secateur.experiments.directory import RunDirectory
 from secateur.job import Job
-from secateur.methods import METHODS
 from secateur.results import HistoryPoint, PublishedRun, read
 from secateur.train.journal import read_log
 
@@ -34,17 +34,11 @@ def read_runs(results: Path, network: str, preset: str, label: str, data: str | 
     return {run.seed: run for run in runs}
 
 
-def read_labels(results: Path, network: str, preset: str) -> tuple[str, ...]:
-    """Name the methods that have published runs of a network under a preset, the dense reference excepted."""
-    paths = sorted((results / network / preset).glob("*-seed*.json"))
-    labels = dict.fromkeys(path.stem.rpartition("-seed")[0] for path in paths)
-    return tuple(label for label in labels if label in METHODS and not METHODS[label].is_reference)
-
-
-def read_history(directory: RunDirectory) -> tuple[HistoryPoint, ...]:
-    """Return the epochs of a run's first stage."""
-    keys = ("epoch", "error", "ratio", "sibling_error", "coded_bytes")
+def read_history(directory: RunDirectory, stages: Iterable[str] = ("train",)) -> tuple[HistoryPoint, ...]:
+    """Return the epochs of a run's first stage, or of several stages one after the other."""
+    keys = ("error", "ratio", "sibling_error", "coded_bytes")
+    lines = [line for stage in stages if (log := directory.journal(stage).log).exists() for line in read_log(log)]
     return tuple(
-        HistoryPoint(**{key: line[key] for key in keys if key in line})
-        for line in read_log(directory.journal("train").log)
+        HistoryPoint(epoch=number, **{key: line[key] for key in keys if key in line})
+        for number, line in enumerate(lines, start=1)
     )

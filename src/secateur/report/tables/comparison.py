@@ -1,4 +1,4 @@
-"""Methods compared under one protocol: what is left, at which error, for how much training."""
+"""Presets compared: what is left, at which error, for how much training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def comparison_table(results: Path, networks: tuple[str, ...]) -> Grid:
         "that the first seed took, including the search for the quality parameter of han2015 and for the epochs of the "
         "paper preset, on validation images (searches for other presets are not counted)."
     )
-    return Grid("Methods compared: size, error and training", header, tuple(rows), " ".join((note, *notes)).strip())
+    return Grid("Presets compared: size, error and training", header, tuple(rows), " ".join((note, *notes)).strip())
 
 
 def _row(standing: Standing) -> tuple[str, ...]:

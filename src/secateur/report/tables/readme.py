@@ -13,6 +13,7 @@ from typing import Any
 from secateur.atomic import write_atomically
 from secateur.experiments.presets import preset, preset_names
 from secateur.experiments.reference import REFERENCES, PublishedReference
+from secateur.experiments.studies.compare import Comparison
 from secateur.experiments.studies.comparison import standings
 from secateur.experiments.studies.curve_summary import RATIOS
 from secateur.experiments.studies.feature_summary import FeatureStudy
@@ -22,6 +23,7 @@ from secateur.plain_data import to_plain
 from secateur.report.tables.alexnet import alexnet_cost_table, thresholds_table
 from secateur.report.tables.budgets import call_table, cost_table, error_increase_table, met_table, together_table
 from secateur.report.tables.codecs import coder_table, large_file_table
+from secateur.report.tables.compare import compare_tables
 from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.curve import curve_layers_table, curve_table
 from secateur.report.tables.features import feature_tables
@@ -33,6 +35,7 @@ from secateur.report.tables.speed import LEVELS, network_speeds, speed_tables, s
 
 _BEGIN, _END = "<!-- results: begin (written by `make readme`) -->", "<!-- results: end -->"
 _NETWORKS = ("lenet-300-100", "lenet-5")
+_COMPARED_ON = ("mnist", "fashion-mnist")
 
 
 def results_page(results: Path) -> str:
@@ -45,6 +48,12 @@ def results_page(results: Path) -> str:
         comparison_table(results, compared),
         stages_table(results, presets, _NETWORKS),
         file_table(results, presets, _NETWORKS),
+        *(
+            grid
+            for network in _NETWORKS
+            for data in _COMPARED_ON
+            for grid in compare_tables(Comparison(network=network, data=data), results)
+        ),
         together_table(results, _NETWORKS),
         error_increase_table(results, _NETWORKS),
         curve_table(results, tuple(RATIOS)),
