@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from typing_extensions import Doc
 
 from secateur.methods.method import Aids
-from secateur.methods.rounds import Rounds, highest
+from secateur.methods.rounds import Rounds
+from secateur.methods.targeted import highest
 from secateur.nearest import require_choices
 from secateur.train.recipe import Recipe, require_not_negative
 from secateur.train.stage import Stage, Term
@@ -67,4 +68,5 @@ class BiasedDecay(Rounds):
 
     def keep(self, weights: Sequence[NetworkTensor], model: nn.Module, ratio: float, aids: Aids) -> list[Tensor]:
         """Keep the largest weights of the network."""
-        return highest([tensor.stored.detach().abs() for tensor in weights], ratio)
+        sizes = [tensor.stored.detach().abs() for tensor in weights]
+        return highest(sizes, sum(size.numel() for size in sizes) / ratio)

@@ -26,6 +26,7 @@ from typing_extensions import Doc, Self
 
 from secateur.budget import Budget
 from secateur.methods.method import Method
+from secateur.methods.targeted import ratio_of, require_ratio
 from secateur.prune import keep_zeros, prune
 from secateur.train.recipe import Recipe, require_not_negative, require_whole
 from secateur.train.stage import Stage
@@ -53,15 +54,15 @@ class Han2015(Method):
 
     def __post_init__(self) -> None:
         if self.ratio is not None:
-            Budget(ratio=self.ratio)  # which checks it
+            require_ratio(self.ratio)
         if not (math.isfinite(self.quality) and self.quality > 0):
             raise ValueError(f"quality must be positive and finite, got {self.quality}")
         require_whole(rounds=self.rounds, retrain_epochs=self.retrain_epochs)
         require_not_negative(retrain_lr=self.retrain_lr)
 
     def with_budget(self, budget: Budget) -> Self:
-        """Return the method with the ratio of a budget; it has no way to keep an error."""
-        return self if budget.final_ratio is None else replace(self, ratio=budget.final_ratio)
+        """Return the method with the ratio of a budget."""
+        return replace(self, ratio=ratio_of(budget, self))
 
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the dense network, then in every round what is left, once for each kind of layer it has."""

@@ -24,7 +24,8 @@ from typing_extensions import Doc
 
 from secateur.methods.curvature import measured, require_known
 from secateur.methods.method import Aids
-from secateur.methods.rounds import Rounds, highest
+from secateur.methods.rounds import Rounds
+from secateur.methods.targeted import highest
 from secateur.train.recipe import require_whole
 from secateur.weights.tensors import NetworkTensor, parameters
 
@@ -53,7 +54,8 @@ class OptimalBrainDamage(Rounds):
             for name, layer in seen.items():
                 found = layer.curvatures.T @ layer.inputs.square()
                 diagonals[name] += found.view(diagonals[name].shape)
-        return highest([saliency(tensor.stored, diagonals[tensor.name], aids) for tensor in weights], ratio)
+        scores = [saliency(tensor.stored, diagonals[tensor.name], aids) for tensor in weights]
+        return highest(scores, sum(score.numel() for score in scores) / ratio)
 
 
 @torch.no_grad()

@@ -27,8 +27,9 @@ from typing_extensions import Doc
 
 from secateur.methods.curvature import measured, require_known
 from secateur.methods.method import Aids
-from secateur.methods.rounds import Rounds, highest
+from secateur.methods.rounds import Rounds
 from secateur.methods.surgery import UnitByUnit, WholeLayer
+from secateur.methods.targeted import highest
 from secateur.train.recipe import require_whole
 from secateur.weights.tensors import NetworkTensor, parameters
 
@@ -79,7 +80,7 @@ class OptimalBrainSurgeon(Rounds):
         kept: list[Tensor] = []
         for step in range(1, _STEPS + 1):
             scores = [layer.saliencies() for layer in layers.values()]
-            kept = highest(scores, before * (ratio / before) ** (step / _STEPS))
+            kept = highest(scores, total / (before * (ratio / before) ** (step / _STEPS)))
             for layer, keep in zip(layers.values(), kept, strict=True):
                 layer.cut(keep)
         with torch.no_grad():

@@ -10,12 +10,11 @@ from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Doc, Self
+from typing_extensions import Doc
 
-from secateur.budget import Budget
 from secateur.functions.mask import FixedMask
-from secateur.methods.magnitude import require_ratio
-from secateur.methods.method import Aids, Method
+from secateur.methods.method import Aids
+from secateur.methods.targeted import Targeted
 from secateur.prune import prune
 from secateur.train.recipe import Recipe, require_whole
 from secateur.train.stage import Stage, Term
@@ -24,17 +23,16 @@ from secateur.weights.tensors import NetworkTensor, parameters
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rounds(Method):
+class Rounds(Targeted):
     """Train a dense network, then cut and retrain it in rounds, all in the epochs of the recipe."""
 
     trains_dense: ClassVar[bool] = True
 
-    ratio: Annotated[float, Doc("all prunable weights ÷ weights kept in the end")] = 20.0
     rounds: Annotated[int, Doc("how often the network is cut and retrained, each time by the same factor")] = 5
     dense: Annotated[float, Doc("share of the epochs before the first cut")] = 0.4
 
     def __post_init__(self) -> None:
-        require_ratio(self.ratio)
+        super().__post_init__()
         require_whole(least=1, rounds=self.rounds)
         if not 0 < self.dense < 1:
             raise ValueError(f"dense must lie between 0 and 1, got {self.dense}")
@@ -46,12 +44,6 @@ class Rounds(Method):
     def terms(self) -> dict[str, Term]:
         """Return what is added to the loss of the dense network."""
         return {}
-
-    def with_budget(self, budget: Budget) -> Self:
-        """Return the method with the ratio of a budget."""
-        if budget.final_ratio is None:
-            raise ValueError(f'method "{self.name}" prunes to a ratio or a sparsity, not to {budget}')
-        return replace(self, ratio=budget.final_ratio)
 
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the dense network, then what is left of it after every cut, and return that."""
@@ -91,19 +83,3 @@ class Rounds(Method):
         first = min(max(round(self.dense * epochs), 1), epochs - rounds)
         bounds = [first + round(part * (epochs - first) / rounds) for part in range(rounds + 1)]
         return [first, *(end - begin for begin, end in pairwise(bounds))]
-
-    def epochs(self, recipe: Recipe) -> int:
-        """Return the recipe's epochs: those of all rounds are a share of them."""
-        return recipe.epochs
-
-
-def highest(scores: Sequence[Tensor], ratio: float) -> list[Tensor]:
-    """Return where the highest scores of all tensors together are, as booleans: one in `ratio`, one of each tensor."""
-    flat = [score.flatten().clone() for score in scores]
-    for score in flat:
-        score[score.argmax()] = torch.inf  # an empty layer would pass nothing on
-    everything = torch.cat(flat)
-    kept = torch.zeros(len(everything), dtype=torch.bool, device=everything.device)
-    kept[everything.topk(max(round(len(everything) / ratio), len(flat))).indices] = True
-    parts = kept.split([len(score) for score in flat])
-    return [part.view(score.shape) for part, score in zip(parts, scores, strict=True)]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from torch import nn
-from typing_extensions import Doc, Self
+from typing_extensions import Doc
 
-from secateur.budget import Budget
-from secateur.methods.magnitude import require_ratio
-from secateur.methods.method import Method
-from secateur.train.recipe import Recipe
+from secateur.methods.targeted import Targeted
 from secateur.weights.tensors import NetworkTensor, parameters
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallMethod(Method):
+class SmallMethod(Targeted):
     """A method in the epochs of the recipe that returns a network whose weights are computed from smaller tensors.
 
     A file stores these. `settle` makes the network plain, and so does `secateur.load` unless told otherwise.
@@ -26,19 +23,6 @@ class SmallMethod(Method):
     leaves_few_values: ClassVar[bool] = True  # quantising the plain weights would only make the file larger
 
     ratio: Annotated[float, Doc("all prunable weights ÷ numbers that are stored for them")] = 10.0
-
-    def __post_init__(self) -> None:
-        require_ratio(self.ratio)
-
-    def with_budget(self, budget: Budget) -> Self:
-        """Return the method with the ratio of a budget."""
-        if budget.final_ratio is None:
-            raise ValueError(f'method "{self.name}" shrinks to a ratio or a sparsity, not to {budget}')
-        return replace(self, ratio=budget.final_ratio)
-
-    def epochs(self, recipe: Recipe) -> int:
-        """Return the recipe's epochs."""
-        return recipe.epochs
 
 
 def weights_of(model: nn.Module) -> list[NetworkTensor]:

@@ -15,37 +15,28 @@ from typing import Annotated, ClassVar
 
 from torch import nn
 from torch.nn.utils import prune
-from typing_extensions import Doc, Self
+from typing_extensions import Doc
 
-from secateur.budget import Budget
-from secateur.methods.magnitude import require_ratio
-from secateur.methods.method import Method
+from secateur.methods.targeted import Targeted
 from secateur.train.recipe import Recipe, require_share, require_whole
 from secateur.train.stage import Stage
 from secateur.weights.tensors import parameters
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchPrune(Method):
+class TorchPrune(Targeted):
     """Mask the smallest weights in rounds with torch.nn.utils.prune, and train the others in between."""
 
     name: ClassVar[str] = "torch-prune"
     trains_dense: ClassVar[bool] = True
 
-    ratio: Annotated[float, Doc("all prunable weights ÷ weights kept in the end")] = 20.0
     rounds: Annotated[int, Doc("how often weights are masked and the others trained")] = 4
     retrain: Annotated[float, Doc("share of the epochs after the first mask, divided among the rounds")] = 0.5
 
     def __post_init__(self) -> None:
-        require_ratio(self.ratio)
+        super().__post_init__()
         require_whole(least=1, rounds=self.rounds)
         require_share(retrain=self.retrain)
-
-    def with_budget(self, budget: Budget) -> Self:
-        """Return the method with the ratio of a budget."""
-        if budget.final_ratio is None:
-            raise ValueError(f'method "{self.name}" prunes to a ratio or a sparsity, not to {budget}')
-        return replace(self, ratio=budget.final_ratio)
 
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the dense network, then in every round what is left of it, and return that."""
@@ -74,7 +65,3 @@ class TorchPrune(Method):
             for name in order:
                 module._parameters[name] = module._parameters.pop(name)
         return model
-
-    def epochs(self, recipe: Recipe) -> int:
-        """Return the recipe's epochs: those of the rounds are a share of them."""
-        return recipe.epochs
