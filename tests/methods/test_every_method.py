@@ -83,8 +83,8 @@ def test_a_small_network_is_stored_counted_copied_and_exported_as_such(name, tmp
 @pytest.mark.parametrize("name", METHODS)
 def test_a_method_has_stages_with_names_of_their_own_and_says_how_long_they_take(name):
     method, recipe, stages = METHODS[name](), Recipe(epochs=7), []
-    hidden = (nn.Linear(36, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU())
-    one_kind = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(8, 3))
+    hidden = (nn.Linear(36, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU())
+    one_kind = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(16, 3))
     carry_out(method, one_kind, stages.append, recipe)
     assert stages
     assert len({stage.name for stage in stages}) == len(stages)

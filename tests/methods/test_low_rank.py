@@ -56,5 +56,5 @@ def test_a_budget_is_met(ratio):
 def test_what_cannot_be_is_refused_in_one_sentence():
     with pytest.raises(ValueError, match=r"a ratio of 9 would keep 93.33 of 840 numbers, .* 8.077 is the most"):
         LowRankMethod(ratio=9).check(small_network())
-    with pytest.raises(ValueError, match='"low-rank" shrinks to a ratio or a sparsity, not to 500 bytes'):
+    with pytest.raises(ValueError, match='"low-rank" prunes to a ratio or a sparsity, not to 500 bytes'):
         LowRankMethod().with_budget(Budget(bytes=500))

@@ -44,6 +44,7 @@ class OptimalBrainDamage(Rounds):
 
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError if a weight belongs to a layer whose second derivatives are not known."""
+        super().check(model)
         require_known([tensor for tensor in parameters(model) if tensor.is_weight], self.name)
 
     def keep(self, weights: Sequence[NetworkTensor], model: nn.Module, ratio: float, aids: Aids) -> list[Tensor]:

@@ -53,7 +53,10 @@ class OptimalBrainSurgeon(Rounds):
 
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError for layers whose second derivatives are not known or too many."""
-        weights = [tensor for tensor in parameters(model) if tensor.is_weight]
+        super().check(model)
+        self._require_narrow([tensor for tensor in parameters(model) if tensor.is_weight])
+
+    def _require_narrow(self, weights: Sequence[NetworkTensor]) -> None:
         require_known(weights, self.name)
         for tensor in weights:
             inputs = tensor.stored[0].numel()
@@ -65,7 +68,7 @@ class OptimalBrainSurgeon(Rounds):
 
     def keep(self, weights: Sequence[NetworkTensor], model: nn.Module, ratio: float, aids: Aids) -> list[Tensor]:
         """Cut in steps, and add to the weights that are kept what makes up for the others."""
-        self.check(model)
+        self._require_narrow(weights)
         layers = {
             tensor.name: (WholeLayer if tensor.stored.numel() <= self.exact else UnitByUnit)(
                 tensor.stored.detach().cpu()
