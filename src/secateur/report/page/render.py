@@ -14,15 +14,18 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from secateur.atomic import write_atomically
 from secateur.experiments.directory import RunDirectory
 from secateur.experiments.versions import versions
-from secateur.report.page.content import Content, content_of
+from secateur.report.page.content import content_of
 from secateur.report.page.gather import gather
 from secateur.report.page.markup import with_code
 from secateur.report.page.widths import in_numbers
+
+if TYPE_CHECKING:
+    from secateur.report.page.chart import Chart
 
 
 def write_page(runs: Sequence[RunDirectory], path: Path) -> Path:
@@ -38,22 +41,23 @@ def render_page(runs: Sequence[RunDirectory]) -> str:
     """
     if not runs:
         raise ValueError("a page needs at least one run")
-    _require_bokeh()
-    return _fill(content_of([gather(run) for run in runs]))
+    require_bokeh()
+    content = content_of([gather(run) for run in runs])
+    return fill("page.html", content, [*content.standing, *content.history, *content.histograms])
 
 
-def _require_bokeh() -> None:
+def require_bokeh() -> None:
+    """Raise a ModuleNotFoundError that says how to install what draws the charts."""
     try:
         import bokeh  # noqa: F401  (the report extra; slow to import)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("the report page needs Bokeh: pip install 'secateur[report]'") from error
 
 
-def _fill(content: Content) -> str:
-    """Put the content into the template, with the script of the charts and their numbers packed in."""
+def fill(template: str, content: object, charts: Sequence[Chart]) -> str:
+    """Put the content into a template, with the script of its charts and their numbers packed in."""
     import jinja2  # comes with torch; slow to import
 
-    charts = [*content.standing, *content.history, *content.histograms]
     numbers = {chart.name: {"title": chart.title, "columns": _plain_columns(chart.columns)} for chart in charts}
     items = {chart.name: chart.item for chart in charts}
     environment = jinja2.Environment(
@@ -64,8 +68,7 @@ def _fill(content: Content) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["code"] = with_code
-    template = environment.get_template("page.html")
-    return template.render(
+    return environment.get_template(template).render(
         page=content,
         in_numbers=in_numbers,
         style=_asset("page.css"),
