@@ -5,11 +5,20 @@ import errno
 import numpy as np
 import pytest
 import torch
-from tiny_networks import tiny
+from tiny_networks import Tiny, tiny
+from torch import nn
 
-from secateur.data import DataError
+from secateur.data import DataError, Scaling
 from secateur.data.pictures import read_picture
-from secateur.transfer.features import extract, extract_by_folder, normalized
+from secateur.transfer.features import (
+    FeatureNetwork,
+    extract,
+    extract_all,
+    extract_by_folder,
+    extract_together,
+    normalized,
+)
+from secateur.transfer.shared import sharing
 from secateur.transfer.task import Picture
 
 
@@ -119,6 +128,91 @@ def test_pictures_of_parts_that_tasks_share_are_extracted_once(pictures, tmp_pat
     np.testing.assert_allclose(whole, extract(tiny(), moved, tmp_path / "other"), rtol=1e-5, atol=1e-6)
     extract_by_folder(tiny(), [*moved[1::3], *moved[0::3]], tmp_path / "cache")
     assert len([*(tmp_path / "cache").iterdir()]) == 3
+
+
+def with_same_convolution(*seeds):
+    """Return networks that differ after their convolution."""
+    networks = [tiny(seed=seed, name=f"seed {seed}") for seed in seeds]
+    for each in networks[1:]:
+        each.model.conv.load_state_dict(networks[0].model.conv.state_dict())
+    return networks
+
+
+@pytest.fixture
+def convolved(monkeypatch):
+    """A list that every convolution adds its batch size to."""
+    calls, forward = [], nn.Conv2d._conv_forward
+
+    def counting(self, x, *weights):
+        calls.append(len(x))
+        return forward(self, x, *weights)
+
+    monkeypatch.setattr(nn.Conv2d, "_conv_forward", counting)
+    return calls
+
+
+def test_first_layers_in_common_are_computed_once_with_the_same_bits(pictures, tmp_path, convolved):
+    networks = [*with_same_convolution(0, 1, 2), tiny(seed=3)]
+    alone = [extract(network, pictures, tmp_path / "alone") for network in networks]
+    assert alone[0].tobytes() != alone[1].tobytes()
+    convolved.clear()
+    together = extract_together(networks, pictures, tmp_path / "together")
+    assert [found.tobytes() for found in together] == [found.tobytes() for found in alone]
+    assert convolved == [64, 64, 64, 64, 22, 22]  # two different convolutions
+    assert not any("forward" in vars(module) for network in networks for module in network.model.modules())
+
+
+def test_extraction_together_continues_files_of_different_lengths(pictures, tmp_path):
+    networks = with_same_convolution(0, 1, 2)
+    alone = [extract(network, pictures, tmp_path / "alone") for network in networks]
+
+    def killed(done, total):
+        if done == 128:
+            raise KeyboardInterrupt
+
+    extract(networks[0], pictures, tmp_path / "cache")
+    with pytest.raises(KeyboardInterrupt):
+        extract(networks[1], pictures, tmp_path / "cache", progress=killed)
+    together = extract_together(networks, pictures, tmp_path / "cache")
+    assert [found.tobytes() for found in together] == [found.tobytes() for found in alone]
+
+
+def test_a_tensor_that_a_network_changes_in_place_is_not_shared():
+    class InPlace(Tiny):
+        def forward(self, x):
+            return self.conv(x).add_(1)
+
+    first, second = InPlace(), InPlace()
+    second.conv.load_state_dict(first.conv.state_dict())
+    x = torch.ones(1, 3, 8, 8)
+    with torch.no_grad(), sharing([first, second]):
+        assert torch.equal(first(x), second(x))
+        before = second(x)
+        x.mul_(2)
+        assert not torch.equal(second(x), before)
+
+
+def test_convolutions_that_differ_in_a_setting_or_the_sign_of_a_zero_are_not_shared(convolved):
+    x = torch.ones(1, 1, 2, 2)
+    with torch.no_grad():
+        plain, padded, negative, biased = (
+            nn.Sequential(nn.Conv2d(1, 1, 1, bias=index == 3, padding=int(index == 1))) for index in range(4)
+        )
+        for model, zero in ((plain, 0.0), (padded, 0.0), (negative, -0.0), (biased, 0.0)):
+            model[0].weight.fill_(zero)
+        with sharing([plain, padded, negative, biased]):
+            for model in (plain, padded, negative, biased):
+                model(x)
+    assert len(convolved) == 4
+
+
+def test_networks_with_other_inputs_are_extracted_apart(pictures, tmp_path):
+    small = FeatureNetwork("small", tiny().model, (3, 8, 8), Scaling((0.5,) * 3, (2.0,) * 3))
+    steps = []
+    extract_all([tiny(), small], pictures[:9], tmp_path, progress=lambda *step: steps.append(step))
+    assert steps[-1] == (18, 18)
+    assert len([*tmp_path.glob("*.features")]) == 2
+    assert not np.array_equal(*(extract_by_folder(each, pictures[:9], tmp_path) for each in (tiny(), small)))
 
 
 def test_normalized_rows_have_length_one_and_zeros_stay():

@@ -29,8 +29,11 @@ def colours(pictures, monkeypatch, tmp_path):
 
 
 def test_two_files_are_compared_as_a_table_and_as_json(colours, command, tmp_path):
-    code, said, complaint = command("transfer", "0.cut", "1.cut", *colours, "--save", "out/found.json")
+    pytest.importorskip("bokeh", reason="the report extra is not installed")
+    files = ("--save", "out/found.json", "--page", "out/found.html")
+    code, said, complaint = command("transfer", "0.cut", "1.cut", *colours, *files)
     assert (code, complaint) == (0, "")
+    assert "Where the networks disagree" in (tmp_path / "out/found.html").read_text()
     assert "colours" in said
     assert "points with 95 % probability" in said
     code, said, _ = command("transfer", "0.cut", "1.cut", *colours, "--json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -15,6 +15,7 @@ from typing_extensions import Doc, override
 from secateur.atomic import require_file
 from secateur.cli.complaints import UsageError, usage
 from secateur.cli.flags import Command, DataRoot, Json, Trust, allow_imports, named, optional
+from secateur.data.features import FeatureType
 from secateur.experiments.feature_network import Source, feature_network, parse_sources, require_source
 from secateur.networks import is_import_path, modules_of
 from secateur.plain_data import to_plain
@@ -23,6 +24,7 @@ from secateur.report.terminal import Watcher, say
 from secateur.results import write
 from secateur.transfer.features import FeatureNetwork
 from secateur.transfer.outcome import TransferStudy
+from secateur.transfer.task import TransferTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +71,11 @@ class Transfer(Command):
     save: Annotated[
         Path | None, optional("PATH"), Doc("a JSON file to write the result to as well, after each task")
     ] = None
+    page: Annotated[
+        Path | None,
+        optional("PATH"),
+        Doc("an HTML file to write as well: scores, curves, and pictures on which the first two networks disagree"),
+    ] = None
     trust: Trust = ()
     json: Json = False
 
@@ -88,18 +95,25 @@ class Transfer(Command):
             if not self.tasks:
                 raise ValueError("--tasks needs a value: names of data sets, or folders of classes")
             entries = [find(task) for task in self.tasks]
-            if self.save is not None:
-                require_file(self.save).parent.mkdir(parents=True, exist_ok=True)  # before hours of work
+            for path in (self.save, self.page):
+                if path is not None:
+                    require_file(path).parent.mkdir(parents=True, exist_ok=True)  # before hours of work
+        if self.page is not None:
+            from secateur.report.page.render import require_bokeh
+
+            require_bokeh()
         root = cache_directory() if self.data_root is None else self.data_root
         tasks = {entry.name: entry.load(root) for entry in entries}
         console, found = Console(stderr=self.json), None
+        dtype: FeatureType = "float16" if self.half else "float32"
+        networks = self._networks(sources)
         with Watcher(console) as watcher:
             for found in study(
-                self._networks(sources),
+                networks,
                 tasks,
                 cache=root / "features",
                 pairs=self.pair,
-                dtype="float16" if self.half else "float32",
+                dtype=dtype,
                 progress=watcher.step,
             ):
                 _say_task(console, found)
@@ -112,6 +126,9 @@ class Transfer(Command):
             console.print(*(grid.as_rich() for grid in study_grids(found)))
         if self.save is not None:
             say(console, f"wrote {self.save}")
+        if self.page is not None:
+            _write_page(self.page, found, networks, tasks, root / "features", dtype)
+            say(console, f"wrote {self.page}")
         return 0
 
     def _networks(self, sources: Sequence[Source]) -> list[FeatureNetwork]:
@@ -122,6 +139,25 @@ class Transfer(Command):
                 feature_network(source, layer=self.layer, is_sparse=self.sparse, trust=trust, root=self.data_root)
                 for source in sources
             ]
+
+
+def _write_page(
+    path: Path,
+    found: TransferStudy,
+    networks: Sequence[FeatureNetwork],
+    tasks: Mapping[str, TransferTask],
+    cache: Path,
+    dtype: FeatureType,
+) -> None:
+    from secateur.report.page.transfer import MOST_EXAMPLES, write_transfer_page
+    from secateur.transfer.neighbours import disagreement
+
+    examples = min(4, MOST_EXAMPLES // len(tasks))
+    compared = [
+        disagreement((networks[0], networks[1]), name, task, cache, examples=examples, dtype=dtype)
+        for name, task in tasks.items()
+    ]
+    write_transfer_page(found, [each for each in compared if each is not None], path)
 
 
 def _say_task(console: Console, found: TransferStudy) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from os import fsync
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias
+from typing import BinaryIO, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -45,6 +45,14 @@ class Features(Dataset[tuple[Tensor, int]]):
         return tuple(Features(self.rows, self.classes, part) for part in (self.indices[:kept], self.indices[kept:]))  # type: ignore[return-value]  # two of them
 
 
+class Extraction(NamedTuple):
+    """A function of pictures, the shape of what it returns, and the file to keep this in."""
+
+    features: Callable[[Tensor], Tensor]
+    shape: Shape
+    path: Path
+
+
 def cached_features(
     features: Callable[[Tensor], Tensor],
     shape: Shape,
@@ -60,22 +68,65 @@ def cached_features(
     is not finished has another name: it is never read, and the same call continues it, with the same batches and so
     the same bits. `progress` is told how many pictures of all are done.
     """
-    kind = np.dtype([("label", "<i4"), ("values", np.dtype(dtype).newbyteorder("<"), shape)])
-    if not path.exists():
-        _write(features, kind, inputs, path, progress)
+    [found] = cached_together([Extraction(features, shape, path)], inputs, dtype=dtype, progress=progress)
+    return found
+
+
+def cached_together(
+    wanted: Sequence[Extraction],
+    inputs: Inputs,
+    *,
+    dtype: FeatureType = "float16",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Features]:
+    """Return several kinds of features of the same pictures, as `cached_features` does; each picture is read once."""
+    missing = {each.path: each for each in wanted if not each.path.exists()}
+    if missing:
+        with ExitStack() as stack:
+            contexts = (_continued(each, _kind(each, dtype), len(inputs)) for each in missing.values())
+            rows = [stack.enter_context(context) for context in contexts]
+            _append(rows, inputs, progress)
+    return [_mapped(each.path, _kind(each, dtype), inputs) for each in wanted]
+
+
+def _kind(wanted: Extraction, dtype: FeatureType) -> np.dtype:
+    return np.dtype([("label", "<i4"), ("values", np.dtype(dtype).newbyteorder("<"), wanted.shape)])
+
+
+def _mapped(path: Path, kind: np.dtype, inputs: Inputs) -> Features:
     if path.stat().st_size != len(inputs) * kind.itemsize:
         expected = f"{len(inputs):,} rows of {kind.itemsize:,} bytes"
         raise DataError(f"{path} has {path.stat().st_size:,} bytes instead of {expected}: delete it")
     return Features(np.memmap(path, kind, "r"), inputs.images.classes, range(len(inputs)))
 
 
-def _write(
-    features: Callable[[Tensor], Tensor],
-    kind: np.dtype,
-    inputs: Inputs,
-    path: Path,
-    progress: Callable[[int, int], None],
-) -> None:
+@dataclass(eq=False)
+class _Rows:
+    """A file of features that is being written."""
+
+    features: Callable[[Tensor], Tensor]
+    kind: np.dtype
+    file: BinaryIO
+    done: int
+
+    def add(self, inputs: Tensor, labels: Tensor) -> None:
+        dtype = torch.float16 if self.kind["values"].base.itemsize == 2 else torch.float32
+        with torch.no_grad():
+            values = self.features(inputs).to(dtype)
+        if not bool(values.isfinite().all()):
+            bits, most = torch.finfo(dtype).bits, torch.finfo(dtype).max
+            raise DataError(f"features that are NaN or beyond ±{most:,.6g} do not fit into {bits} bits")
+        rows = np.empty(len(labels), self.kind)
+        rows["label"] = labels.numpy()
+        rows["values"] = values.reshape(len(labels), *self.kind["values"].shape).numpy()
+        self.file.write(rows.tobytes())
+        self.done += len(labels)
+
+
+@contextmanager
+def _continued(wanted: Extraction, kind: np.dtype, pictures: int) -> Iterator[_Rows]:
+    """Open a file under another name, after the rows it already has; it is finished if all goes well."""
+    path = wanted.path
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,14 +136,27 @@ def _write(
             # size may give other bits.
             done = file.tell() // kind.itemsize // PICTURES_AT_A_TIME * PICTURES_AT_A_TIME
             file.truncate(done * kind.itemsize)
-            missing, free = (len(inputs) - done) * kind.itemsize, shutil.disk_usage(path.parent).free
+            missing, free = (pictures - done) * kind.itemsize, shutil.disk_usage(path.parent).free
             if missing > free:
                 raise DataError(f"{path} takes {missing:,} more bytes, and the disk has {free:,}: make room for it")
-            _append(features, kind, inputs, file, done, progress)
+            yield _Rows(wanted.features, kind, file, done)
+            file.flush()
             fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
         raise unwritable(path, error) from error
+
+
+def _append(files: Sequence[_Rows], inputs: Inputs, progress: Callable[[int, int], None]) -> None:
+    """Write the rows that files do not have yet; some may have more of them than others."""
+    start = min(rows.done for rows in files)
+    for pixels, labels in read_batches(inputs.images, torch.arange(start, len(inputs)).split(PICTURES_AT_A_TIME)):
+        scaled = inputs.scaling(pixels)
+        for rows in files:
+            if rows.done == start:
+                rows.add(scaled, labels)
+        start += len(labels)
+        progress(start, len(inputs))
 
 
 def unwritable(path: Path, error: OSError) -> DataError:
@@ -100,31 +164,6 @@ def unwritable(path: Path, error: OSError) -> DataError:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "make room for it and run this again" if is_full else "choose another folder for data sets"
     return DataError(f"{path} cannot be written ({error.strerror or error}): {remedy}")
-
-
-def _append(
-    features: Callable[[Tensor], Tensor],
-    kind: np.dtype,
-    inputs: Inputs,
-    file: BinaryIO,
-    done: int,
-    progress: Callable[[int, int], None],
-) -> None:
-    """Write the rows from a number on."""
-    dtype = torch.float16 if kind["values"].base.itemsize == 2 else torch.float32
-    batches = torch.arange(done, len(inputs)).split(PICTURES_AT_A_TIME)
-    for pixels, labels in read_batches(inputs.images, batches):
-        with torch.no_grad():
-            values = features(inputs.scaling(pixels)).to(dtype)
-        if not bool(values.isfinite().all()):
-            bits, most = torch.finfo(dtype).bits, torch.finfo(dtype).max
-            raise DataError(f"features that are NaN or beyond ±{most:,.6g} do not fit into {bits} bits")
-        rows = np.empty(len(labels), kind)
-        rows["label"], rows["values"] = labels.numpy(), values.reshape(len(labels), *kind["values"].shape).numpy()
-        file.write(rows.tobytes())
-        done += len(labels)
-        progress(done, len(inputs))
-    file.flush()
 
 
 def _lock(file: BinaryIO, path: Path) -> None:

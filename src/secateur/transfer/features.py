@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from secateur.data import DataError, Inputs, Scaling
-from secateur.data.features import PICTURES_AT_A_TIME, FeatureType, cached_features
+from secateur.data.features import PICTURES_AT_A_TIME, Extraction, FeatureType, cached_together
 from secateur.data.images import Shape
 from secateur.data.pictures import printable
 from secateur.data.streams import PictureStream, Place
@@ -25,6 +25,7 @@ from secateur.graph.trace import trace
 from secateur.nearest import require_one_of
 from secateur.run.compile import compile_sparse
 from secateur.run.plan import Plan
+from secateur.transfer.shared import sharing
 from secateur.transfer.task import Picture
 
 FeatureMatrix: TypeAlias = npt.NDArray[Any]  # (pictures, features)
@@ -99,44 +100,80 @@ def extract(
     The file is named after a digest of the weights, the layer, the pictures and how they are read. A file that was
     interrupted is continued and ends with the same bits.
     """
-    path = cache / f"{digest_of(network, pictures, dtype)}.features"
-    if not pictures:
-        return np.empty((0, network.features), dtype)
-    with _reading(network, path.with_suffix(".plan.json")) as features:
-        shape = (network.features, 1, 1)
-        inputs = Inputs(network.stream(pictures), network.scaling)
-        found = cached_features(features, shape, inputs, path, dtype=dtype, progress=progress)
-    values: FeatureMatrix = found.rows["values"].reshape(len(pictures), -1)
-    return values
+    [found] = extract_together([network], pictures, cache, dtype=dtype, progress=progress)
+    return found
 
 
-def extract_by_folder(
-    network: FeatureNetwork,
+def extract_together(
+    networks: Sequence[FeatureNetwork],
     pictures: Sequence[Picture],
     cache: Path,
     *,
     dtype: FeatureType = "float32",
     progress: Progress = lambda done, total: None,
+) -> list[FeatureMatrix]:
+    """Return the features of pictures by several networks, as `extract` does for one, in one pass over the pictures.
+
+    First layers that networks have in common are computed once. All need the same inputs.
+    """
+    if not pictures:
+        return [np.empty((0, network.features), dtype) for network in networks]
+    wanted = []
+    with ExitStack() as stack:
+        for network in networks:
+            path = cache / f"{digest_of(network, pictures, dtype)}.features"
+            features = stack.enter_context(_reading(network, path.with_suffix(".plan.json")))
+            wanted.append(Extraction(features, (network.features, 1, 1), path))
+        stack.enter_context(sharing([network.model for network in networks if not network.is_sparse]))
+        inputs = Inputs(networks[0].stream(pictures), networks[0].scaling)
+        found = cached_together(wanted, inputs, dtype=dtype, progress=progress)
+    return [each.rows["values"].reshape(len(pictures), -1) for each in found]
+
+
+def extract_all(
+    networks: Sequence[FeatureNetwork],
+    pictures: Sequence[Picture],
+    cache: Path,
+    *,
+    dtype: FeatureType = "float32",
+    progress: Progress = lambda done, total: None,
+) -> None:
+    """Write the features that `extract_by_folder` returns, of all networks that have the same inputs together."""
+    alike: dict[object, list[FeatureNetwork]] = {}
+    for network in networks:
+        alike.setdefault((network.input_shape, network.scaling.mean, network.scaling.std), []).append(network)
+    done, total = 0, len(pictures) * len(networks)
+    for group in alike.values():
+        for indices in _parts(pictures):
+
+            def step(part: int, _: int, before: int = done, networks: int = len(group)) -> None:
+                progress(before + part * networks, total)
+
+            chosen = [pictures[index] for index in indices]
+            extract_together(group, chosen, cache, dtype=dtype, progress=step)
+            done += len(indices) * len(group)
+            progress(done, total)
+
+
+def extract_by_folder(
+    network: FeatureNetwork, pictures: Sequence[Picture], cache: Path, *, dtype: FeatureType = "float32"
 ) -> FeatureMatrix:
     """Return the features of pictures as `extract` does, from one file for each part of the data set.
 
     A part is what is in the same folder two levels up, such as a domain or `train`: tasks that have a part in common
     compute its features once.
     """
+    found = np.empty((len(pictures), network.features), dtype)
+    for indices in _parts(pictures):
+        found[indices] = extract(network, [pictures[index] for index in indices], cache, dtype=dtype)
+    return found
+
+
+def _parts(pictures: Sequence[Picture]) -> list[list[int]]:
     parts: dict[Path, list[int]] = {}
     for index, picture in enumerate(pictures):
         parts.setdefault(picture.path.parent.parent, []).append(index)
-    found, before = np.empty((len(pictures), network.features), dtype), 0
-    for indices in parts.values():
-
-        def step(done: int, _: int, before: int = before) -> None:
-            progress(before + done, len(pictures))
-
-        chosen = [pictures[index] for index in indices]
-        found[indices] = extract(network, chosen, cache, dtype=dtype, progress=step)
-        before += len(indices)
-        progress(before, len(pictures))
-    return found
+    return [*parts.values()]
 
 
 def normalized(features: FeatureMatrix) -> npt.NDArray[np.float32]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from secateur.data.features import FeatureType
-from secateur.transfer.features import FeatureNetwork, Progress, digest_of, extract_by_folder, normalized
+from secateur.transfer.features import FeatureNetwork, Progress, digest_of, extract_all, extract_by_folder, normalized
 from secateur.transfer.metrics import Numbers, accuracy
 from secateur.transfer.outcome import Probe
 from secateur.transfer.probes import (
@@ -22,7 +23,7 @@ from secateur.transfer.probes import (
     recognise_by_svm,
     score_queries,
 )
-from secateur.transfer.remembered import Arrays, remembered
+from secateur.transfer.remembered import Arrays, remembered, remembered_path
 from secateur.transfer.statistics import mean_score
 from secateur.transfer.task import Attributes, Classification, Picture, Retrieval, TransferTask
 
@@ -46,18 +47,42 @@ def probe(
     *,
     dtype: FeatureType = "float32",
     seed: int = 0,
-    progress: Progress = lambda done, total: None,
 ) -> tuple[Found, ...]:
     """Return what every probe finds: that of the paper, and the nearest neighbours except for retrieval."""
-    key = [_PROTOCOL, _labels_digest(task), seed]
-    key += [digest_of(network, pictures, dtype) for pictures in groups_of(task)]
     kinds: tuple[Probe, ...] = ("distance",) if isinstance(task, Retrieval) else ("svm", "neighbours")
-    make = partial(_probe, network, task, cache, dtype, seed, progress)
-    arrays = remembered(cache, ["probes", *key], make)
+    arrays = remembered(cache, _key(network, task, dtype, seed), partial(_probe, network, task, cache, dtype, seed))
     return tuple(
         Found(kind, float(arrays[f"{kind} score"]), arrays[kind], tuple(arrays[f"{kind} penalties"].tolist()))
         for kind in kinds
     )
+
+
+def extract_for(
+    networks: Sequence[FeatureNetwork],
+    task: TransferTask,
+    cache: Path,
+    *,
+    dtype: FeatureType = "float32",
+    seed: int = 0,
+    progress: Progress = lambda done, total: None,
+) -> None:
+    """Write the features that probes need, of all networks at once; those whose answers are kept need none."""
+    new = [each for each in networks if not remembered_path(cache, _key(each, task, dtype, seed)).exists()]
+    total = sum(map(len, groups_of(task))) * len(networks)
+    done = total // len(networks) * (len(networks) - len(new))
+    for pictures in groups_of(task):
+
+        def step(part: int, _: int, before: int = done) -> None:
+            progress(before + part, total)
+
+        extract_all(new, pictures, cache, dtype=dtype, progress=step)
+        done += len(pictures) * len(new)
+    progress(total, total)
+
+
+def _key(network: FeatureNetwork, task: TransferTask, dtype: FeatureType, seed: int) -> list[object]:
+    digests = (digest_of(network, pictures, dtype) for pictures in groups_of(task))
+    return ["probes", _PROTOCOL, _labels_digest(task), seed, *digests]
 
 
 _Groups: TypeAlias = tuple[tuple[Picture, ...], ...]
@@ -71,17 +96,8 @@ def groups_of(task: TransferTask) -> _Groups:
     return task.train, task.test
 
 
-def _probe(
-    network: FeatureNetwork, task: TransferTask, cache: Path, dtype: FeatureType, seed: int, progress: Progress
-) -> Arrays:
-    features, before = [], 0
-    for pictures in groups_of(task):
-
-        def step(done: int, total: int, before: int = before) -> None:
-            progress(before + done, total)
-
-        features.append(normalized(extract_by_folder(network, pictures, cache, dtype=dtype, progress=step)))
-        before += len(pictures)
+def _probe(network: FeatureNetwork, task: TransferTask, cache: Path, dtype: FeatureType, seed: int) -> Arrays:
+    features = [normalized(extract_by_folder(network, pictures, cache, dtype=dtype)) for pictures in groups_of(task)]
     if isinstance(task, Retrieval):
         return _search(task, features[0])
     train, test = features

@@ -23,8 +23,7 @@ Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
 def remembered(folder: Path, key: object, make: Callable[[], Arrays]) -> Arrays:
     """Return the arrays that `make` computes, from a file if there is one; `key` is all that they depend on."""
-    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
-    path = folder / f"{name}.npz"
+    path = remembered_path(folder, key)
     if not path.exists():
         content, arrays = io.BytesIO(), make()
         np.savez(content, **arrays)  # type: ignore[arg-type]  # its other parameter has a name that no array has
@@ -38,3 +37,8 @@ def remembered(folder: Path, key: object, make: Callable[[], Arrays]) -> Arrays:
             return dict(found)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{printable(path)} is damaged: delete it") from error
+
+
+def remembered_path(folder: Path, key: object) -> Path:
+    """Return the file that `remembered` keeps arrays in."""
+    return folder / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.npz"

@@ -19,7 +19,7 @@ from secateur.transfer.features import FeatureNetwork, Progress, digest_of
 from secateur.transfer.metrics import Numbers
 from secateur.transfer.outcome import Difference, Pair, ProbeResult, StudiedNetwork, TaskResult, TransferStudy
 from secateur.transfer.probes import SCORES
-from secateur.transfer.probing import Found, groups_of, probe
+from secateur.transfer.probing import Found, extract_for, groups_of, probe
 from secateur.transfer.remembered import remembered
 from secateur.transfer.similarity import Kernels, compare_layers, kernels_of, sample_of
 from secateur.transfer.statistics import (
@@ -94,20 +94,6 @@ class _Tested(NamedTuple):
     intervals: Mapping[Pair, Interval]
 
 
-class _Counter:
-    """Adds the pictures of several extractions up, for one progress bar."""
-
-    def __init__(self, progress: Progress, total: int) -> None:
-        self.progress, self.total, self.before = progress, total, 0
-
-    def __call__(self, done: int, _: int) -> None:
-        self.progress(self.before + done, self.total)
-
-    def finish(self, pictures: int) -> None:
-        self.before += pictures
-        self.progress(self.before, self.total)
-
-
 def _evaluate(
     networks: Sequence[FeatureNetwork],
     name: str,
@@ -118,16 +104,14 @@ def _evaluate(
     seed: int,
     progress: Progress,
 ) -> _Tested:
-    pictures = sum(map(len, groups_of(task)))
-    counted = _Counter(progress, pictures * len(networks))
+    extract_for(networks, task, cache, dtype=dtype, seed=seed, progress=progress)
     answers: dict[str, tuple[Found, ...]] = {}
     kernels: dict[str, Kernels] = {}
     sample = sample_of(groups_of(task)[-1])
     for network in networks:
-        answers[network.name] = probe(network, task, cache, dtype=dtype, seed=seed, progress=counted)
+        answers[network.name] = probe(network, task, cache, dtype=dtype, seed=seed)
         key = ["kernels", digest_of(network, sample, dtype)]
         kernels[network.name] = remembered(cache, key, partial(kernels_of, network, sample))
-        counted.finish(pictures)
     probes, intervals = [], {}
     drawn = _resampling_seed(task, seed)
     for index, first in enumerate(answers[networks[0].name]):
