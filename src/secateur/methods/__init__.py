@@ -29,6 +29,7 @@ from secateur.methods.pdp import Pdp
 from secateur.methods.snip import Snip
 from secateur.methods.soft_movement import SoftMovement
 from secateur.methods.sparse_variational_dropout import SparseVariationalDropout
+from secateur.methods.str2020 import Str
 from secateur.plain_data import PlainDataError, from_plain, to_plain
 from secateur.table import Table
 
@@ -68,6 +69,7 @@ METHODS: Table[type[Method]] = Table(
         Pdp,
         SoftMovement,
         ContinuousSparsification,
+        Str,
         Dst,
         Ltp,
         SparseVariationalDropout,
