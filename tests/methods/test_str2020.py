@@ -26,6 +26,12 @@ def test_every_weight_that_is_left_pulls_at_the_threshold():
     assert function.s.grad == pytest.approx(-(-1 * 1 + 1 * 4) * 0.25)  # −Σ g·sign(w)·σ′(s)
 
 
+def test_a_weight_that_is_kept_below_its_threshold_is_not_zero():
+    function = SoftThreshold(torch.ones(2), start=0.0)
+    function.chosen = torch.tensor([True, True])
+    torch.testing.assert_close(function.settle(torch.tensor([0.7, 0.2])), torch.tensor([0.2, 0.2]))
+
+
 def test_decay_raises_the_threshold():
     function = SoftThreshold(torch.ones(3), start=-8.0)
     function.penalty(torch.ones(3)).backward()

@@ -28,5 +28,6 @@ class SoftThreshold(ScoredFunction):
         return weight.abs() - torch.sigmoid(self.s.detach())
 
     def values(self, weight: Tensor) -> Tensor:
-        """Return what the layer reads, so that a cut where the threshold is changes nothing."""
-        return self.forward(weight)
+        """Return what the layer reads, so that a cut where the threshold is changes nothing; below it, the weight."""
+        read = self.forward(weight)
+        return torch.where(read == 0, weight, read)
