@@ -41,7 +41,11 @@ def test_weights_that_are_mostly_noise_are_not_read_outside_of_training():
 
 
 def test_the_weight_of_the_divergence_rises_to_one_in_as_many_as_there_are_images():
-    stage = next(SparseVariationalDropout(warm_up=0.5, fine_tune=0).stages(model := nn.Linear(4, 4), Recipe(epochs=5)))
+    stage = next(
+        SparseVariationalDropout(ratio=None, warm_up=0.5, fine_tune=0).stages(
+            model := nn.Linear(4, 4), Recipe(epochs=5)
+        )
+    )
     for done, share in ((5, 0.5), (10, 1.0), (20, 1.0)):
         stage.between(done, 20)  # 4 steps of 128 images an epoch
         assert model.parametrizations.weight[0].strength == pytest.approx(share / 512)

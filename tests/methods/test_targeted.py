@@ -1,5 +1,7 @@
 """What methods with a ratio share: the exact choice, budgets, and the final cut."""
 
+import re
+
 import pytest
 import torch
 from hypothesis import given
@@ -67,3 +69,20 @@ def test_the_penalty_rises_while_too_many_are_left_and_falls_while_too_few_are()
         model.parametrizations.weight[0].pressure.fill_(1.0)
         steered(found, ratio)(100, 100)
         assert (model.parametrizations.weight[0].pressure > 1) == rises
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *((name, {"ratio": 1.0}) for name in DIRECTED),
+        *((name, {"dense + fine_tune": 1.0}) for name in ("admm", "pdp", "soft-movement", "ltp", "network-surgery")),
+        *[("admm", {"rho": 0.0}), ("admm", {"projections": 0}), ("pdp", {"temperature": 0.0}), ("pdp", {"ramp": 1.5})],
+        *[("soft-movement", {"bound": 1.0}), ("ltp", {"temperature": 0.0}), ("dst", {"alpha": -1.0})],
+        *[("str", {"start": 1.0}), ("sparse-vd", {"warm_up": 0.0}), ("continuous-sparsification", {"last_beta": 0.5})],
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(name, settings):
+    [complained] = settings
+    settings = {"dense": 0.5, "fine_tune": 0.5} if complained.startswith("dense") else settings
+    with pytest.raises(ValueError, match=f"^{re.escape(complained)} must"):
+        METHODS[name](**settings)

@@ -39,6 +39,7 @@ from secateur.methods.pdp import Pdp
 from secateur.methods.snip import Snip
 from secateur.methods.soft_movement import SoftMovement
 from secateur.methods.sparse_variational_dropout import SparseVariationalDropout
+from secateur.methods.str2020 import Str
 from secateur.methods.ternary import TernaryFixedPoint
 from secateur.methods.torch_prune import TorchPrune
 from secateur.methods.vector_quantization import VectorQuantization
@@ -91,6 +92,7 @@ METHODS: Table[type[Method]] = Table(
         Pdp,
         SoftMovement,
         ContinuousSparsification,
+        Str,
         Dst,
         Ltp,
         SparseVariationalDropout,

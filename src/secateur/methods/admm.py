@@ -50,7 +50,7 @@ class Admm(Targeted):
         if not 0 < self.rho < math.inf:
             raise ValueError(f"rho must be positive and finite, got {self.rho}")
         require_whole(least=1, projections=self.projections)
-        require_share(dense=self.dense, fine_tune=self.fine_tune, both=self.dense + self.fine_tune)
+        require_share(dense=self.dense, fine_tune=self.fine_tune, **{"dense + fine_tune": self.dense + self.fine_tune})
 
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the dense network, the same under ADMM, then what is left of it, and return that."""

@@ -47,7 +47,7 @@ class Ltp(Selecting):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_not_negative(lambda_0=self.lambda_0)
-        require_share(dense=self.dense, both=self.dense + self.fine_tune)
+        require_share(dense=self.dense, **{"dense + fine_tune": self.dense + self.fine_tune})
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be positive and finite, got {self.temperature}")
 

@@ -49,7 +49,7 @@ class NetworkSurgery(Targeted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_share(dense=self.dense, fine_tune=self.fine_tune, both=self.dense + self.fine_tune)
+        require_share(dense=self.dense, fine_tune=self.fine_tune, **{"dense + fine_tune": self.dense + self.fine_tune})
         require_not_negative(gamma=self.gamma, sgd_lr=self.sgd_lr)
 
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:

@@ -47,7 +47,7 @@ class Pdp(Targeted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_share(dense=self.dense, fine_tune=self.fine_tune, both=self.dense + self.fine_tune)
+        require_share(dense=self.dense, fine_tune=self.fine_tune, **{"dense + fine_tune": self.dense + self.fine_tune})
         for name, value in (("temperature", self.temperature), ("ramp", self.ramp)):
             if not 0 < value <= 1:
                 raise ValueError(f"{name} must lie in (0, 1], got {value}")

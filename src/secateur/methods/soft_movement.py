@@ -48,7 +48,7 @@ class SoftMovement(Selecting):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_not_negative(lambda_s=self.lambda_s)
-        require_share(dense=self.dense, both=self.dense + self.fine_tune)
+        require_share(dense=self.dense, **{"dense + fine_tune": self.dense + self.fine_tune})
         for name, value in (("bound", self.bound), ("ramp", self.ramp)):
             if not 0 < value < 1:
                 raise ValueError(f"{name} must lie between 0 and 1, got {value}")

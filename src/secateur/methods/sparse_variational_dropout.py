@@ -8,9 +8,10 @@ which drives α up where the data allow it; a weight with log α > 3 is noise, a
 noise is drawn for outputs, not for weights. The weight of KL rises from zero. Published: LeNet-300-100 68× at 1.92 %
 error, LeNet-5 280× at 0.75 %, a VGG on CIFAR-10 65×.
 
-With a ratio, the final cut keeps the N/ratio weights with the lowest α instead of those below the bound, and they are
-fine-tuned without noise. The paper trains by Adam for 200 epochs; under SGD log σ², whose gradient is of the order of
-1/N, needs a rate some hundred times that of the weights. Linear and convolution layers only.
+With a ratio, the weight of KL is raised or lowered so that about N/ratio weights are below the bound, and the final cut
+keeps the N/ratio weights with the lowest α. What is left is fine-tuned without noise. The paper trains by Adam for 200
+epochs; under SGD log σ², whose gradient is of the order of 1/N, needs a rate some hundred times that of the weights.
+Linear and convolution layers only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from torch.nn.modules.conv import _ConvNd
 from typing_extensions import Doc
 
 from secateur.functions.variational import VariationalDropout, add_noise
-from secateur.methods.targeted import Selecting, cut_and_fine_tune, read_through
+from secateur.methods.targeted import Selecting, cut_and_fine_tune, read_through, steered
 from secateur.train.objective import penalty
 from secateur.train.recipe import Recipe
 from secateur.train.stage import Stage
@@ -57,10 +58,13 @@ class SparseVariationalDropout(Selecting):
         found = read_through(model, self._function)
         hooks = [place.module.register_forward_hook(add_noise) for tensor, _ in found for place in tensor.places]
 
+        steer = steered(found, self.ratio)
+
         def between(done: int, total: int) -> None:
+            steer(done, total)
             images = total / max(train.epochs, 1) * recipe.batch_size
             for _, function in found:
-                function.strength.fill_(min(done / (self.warm_up * total), 1.0) / images)
+                function.strength.fill_(min(done / (self.warm_up * total), 1.0) / images * float(function.pressure))
 
         yield Stage(
             name="train",
