@@ -466,7 +466,7 @@ def test_json_is_one_document_and_progress_goes_elsewhere(command):
     assert (code, result["weights"]) == (0, 266_200)
     assert "train 1/1" in complained
     _, printed, complained = command("evaluate", "--json")
-    assert set(json.loads(printed)) == {"run", "errors", "images", "top5_errors"}
+    assert set(json.loads(printed)) == {"run", "errors", "images", "top5_errors", "wrong"}
     assert complained == ""
 
 
@@ -490,7 +490,7 @@ def test_reproduce_runs_prints_and_does_not_repeat_itself(command, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("what", "tables"), [("table1", 1), ("table2", 1), ("sensitivity", 2), ("methods", 1), ("rival", 2), ("search", 1)]
+    ("what", "tables"), [("table1", 1), ("table2", 1), ("sensitivity", 2), ("rival", 2), ("search", 1)]
 )
 def test_reproduce_without_seeds_shows_what_is_there(command, tmp_path, what, tables):
     code, printed, _ = command("reproduce", what, "--json")

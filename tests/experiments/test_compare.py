@@ -66,7 +66,11 @@ def test_what_cannot_be_run_is_left_out_with_a_reason_and_the_dense_network_is_a
         ("dense", None, 1),
         ("budget", 10, 1),
     ]
-    assert [(refusal.label, refusal.ratio) for refusal in refusals] == [("budget", 200_000), ("han2015", None)]
+    assert [(refusal.label, refusal.ratio) for refusal in refusals] == [
+        ("budget", 200_000),
+        ("han2015", 10),
+        ("han2015", 200_000),
+    ]
     assert len({entry.path(tmp_path) for entry in entries}) == 4
     assert entries[1].path(tmp_path).relative_to(tmp_path).as_posix() == (
         "lenet-300-100-digits/compare-4-epochs/budget-10x-seed00.json"
@@ -167,7 +171,7 @@ def results(tmp_path):
 
 def test_points_are_means_with_intervals_and_differences_are_paired_by_seed_and_by_image(results):
     dense, budget, han = read_points(MNIST, results)
-    assert (dense.label, budget.asked, han.asked) == ("dense", 20, None)
+    assert (dense.label, budget.asked, han.asked) == ("dense", 20, 10)
     assert budget.error.value == pytest.approx(2.1)
     assert budget.error.half == pytest.approx(4.302653 * 0.1 / math.sqrt(3), rel=1e-6)
     found = difference(budget, dense)
@@ -199,7 +203,7 @@ def test_a_point_that_kept_more_than_asked_for_has_missed_it_and_is_not_the_best
     [missed] = [each for each in ranking(read_points(MNIST, results)) if each.point.asked == 60]
     assert not missed.point.is_met
     assert missed.to_best is None
-    assert compare_tables(MNIST, results)[0].rows[2][0] == "budget, 60×, missed"
+    assert compare_tables(MNIST, results)[0].rows[3][0] == "budget, 60×, missed"
 
 
 def test_published_results_stand_next_to_the_nearest_point_of_the_same_method(results):
@@ -233,7 +237,7 @@ def test_the_page_shows_tables_charts_and_the_command(results):
     assert (kept["weights kept"][place], kept["error %"][place]) == pytest.approx((13_310, 2.1))
     assert literature.HAN in kept["method"]
     assert content.command == (
-        "secateur compare lenet-300-100 --data mnist --methods budget han2015 --ratio 20 --seeds 3"
+        "secateur compare lenet-300-100 --data mnist --methods budget han2015 --ratio 10 20 --seeds 3"
     )
     page = write_comparison_page(MNIST, results, results / "page.html").read_text()
     assert "Methods compared: lenet-300-100 on mnist" in page

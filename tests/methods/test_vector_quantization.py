@@ -42,19 +42,19 @@ def test_the_gradient_of_an_entry_is_the_sum_over_its_segments():
         assert_close(found, upstream.view(9, 2, 3)[own, segment].sum(0))
 
 
-@pytest.mark.parametrize("quantizer", ["product", "residual"])
+@pytest.mark.parametrize("scheme", ["product", "residual"])
 @pytest.mark.parametrize("ratio", [2.5, 3])
-def test_a_budget_is_met_with_indices_counted_and_convolutions_left_alone(quantizer, ratio):
-    method = VectorQuantization(quantizer=quantizer).with_budget(Budget(ratio=ratio))
+def test_a_budget_is_met_with_indices_counted_and_convolutions_left_alone(scheme, ratio):
+    method = VectorQuantization(scheme=scheme).with_budget(Budget(ratio=ratio))
     kept = count(carry_out(method, small_network())).prunable
     assert kept.kept <= 840 / ratio
     assert [tensor.kept for tensor in kept.tensors if tensor.weights == 36] == [36, 36]  # too small for codebooks
 
 
 def test_kmeans_stores_an_index_for_every_weight():
-    finished = carry_out(VectorQuantization(quantizer="kmeans", centroids=5), small_network())
+    finished = carry_out(VectorQuantization(scheme="kmeans", centroids=5), small_network())
     assert all(len(layer.weight.unique()) <= 5 for layer in finished if isinstance(layer, nn.Linear))
     with pytest.raises(ValueError, match='"kmeans" stores an index for every weight'):
-        VectorQuantization(quantizer="kmeans").with_budget(Budget(ratio=4))
+        VectorQuantization(scheme="kmeans").with_budget(Budget(ratio=4))
     with pytest.raises(ValueError, match="cannot reach a ratio of 50: choose a smaller one"):
         VectorQuantization(ratio=50).check(small_network())

@@ -68,6 +68,8 @@ def test_the_results_that_are_saved_stand_in_table_3(colours, command):
     assert sum(row[4] == "not run here" for row in grid["rows"]) == 10
     assert "--tasks flowers102" not in grid["note"]
     assert "secateur transfer DENSE PRUNED --tasks cub200 --save" in grid["note"]
+    _, said, _ = command("reproduce", "transfer", "--json")
+    assert json.loads(said)[0]["title"] == "Transfer, flowers: features on other tasks"
 
 
 def test_a_module_is_compared_on_sparse_kernels_at_a_named_layer(colours, command, monkeypatch):

@@ -55,7 +55,9 @@ COMMANDS = {
     "verify": Listed("files", "Verify", "Decode a .cut file and check every bit of it."),
     "sizes": Listed("files", "Sizes", "Compare the size of the same weights in every format, from dense to entropy."),
     "predict": Listed("running", "Predict", "Classify pictures with the network in a .cut file."),
-    "transfer": Listed("transfer", "Transfer", "Compare the features of a dense and a pruned network on other tasks."),
+    "transfer": Listed(
+        "transfer", "Transfer", "Compare the features of pruned networks with those of a dense one on other tasks."
+    ),
     "bench": Listed("running", "Bench", "Time a network sparse and dense, layer by layer, and under other engines."),
 }
 

@@ -40,7 +40,7 @@ from secateur.report.tables.features import feature_tables
 from secateur.report.tables.files import decay_table, file_table
 from secateur.report.tables.grid import Grid
 from secateur.report.tables.paper import search_table, sensitivity_table, table1, table2
-from secateur.report.tables.transfer import table3
+from secateur.report.tables.transfer import table3, transfer_tables
 from secateur.report.terminal import Watcher, say
 from secateur.results import read, write
 from secateur.train.processes import is_main_process
@@ -56,10 +56,10 @@ class Reproduce(Command):
         tyro.conf.Positional[str],
         named("WHAT"),
         Doc(
-            "table1, table2, table3 (shown only), files, sensitivity, decay, rival (Deep Compression), together "
-            "(pruning and quantisation learned together), error-increase (against a sweep), curve (networks for "
-            "CIFAR-10 at several ratios), search (how epochs were chosen), alexnet-features (AlexNet on features of "
-            "its pretrained convolutions), figure1, figure2 or figure3"
+            "table1, table2, table3 and transfer (both shown only: secateur transfer runs them), files, sensitivity, "
+            "decay, rival (Deep Compression), together (pruning and quantisation learned together), error-increase "
+            "(against a sweep), curve (networks for CIFAR-10 at several ratios), search (how epochs were chosen), "
+            "alexnet-features (AlexNet on features of its pretrained convolutions), figure1, figure2 or figure3"
         ),
     ]
     networks: Annotated[tuple[str, ...], tyro.conf.arg(aliases=["--network"]), Doc("which rows")] = (
@@ -213,6 +213,7 @@ _STUDIES: dict[str, tuple[Callable[[Reproduce], Iterator[Path]], Callable[[Repro
     "table1": (_run_preset, lambda chosen: [table1(chosen.results, preset_names(), chosen.networks, data=chosen.data)]),
     "table2": (_run_preset, lambda chosen: [table2(chosen.results, chosen.preset, chosen.networks, data=chosen.data)]),
     "table3": (lambda chosen: iter(()), lambda chosen: [table3(chosen.results)]),
+    "transfer": (lambda chosen: iter(()), lambda chosen: transfer_tables(chosen.results)),
     "files": (
         partial(_run_preset, to_file=True),
         lambda chosen: [file_table(chosen.results, preset_names(), chosen.networks)],

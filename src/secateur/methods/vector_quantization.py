@@ -43,7 +43,7 @@ class VectorQuantization(SmallMethod):
     leaves: ClassVar[str] = "vectors"
     trains_dense: ClassVar[bool] = True
 
-    quantizer: Annotated[
+    scheme: Annotated[
         Literal["kmeans", "product", "residual"], Doc("numbers, segments of rows, or whole rows by sums")
     ] = "product"
     ratio: Annotated[float, Doc("all prunable weights ÷ stored numbers, indices too (product, residual)")] = 3.0
@@ -53,15 +53,15 @@ class VectorQuantization(SmallMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choices(self, quantizer=("kmeans", "product", "residual"))
+        require_choices(self, scheme=("kmeans", "product", "residual"))
         require_whole(least=2, centroids=self.centroids)
         require_whole(least=1, codebooks=self.codebooks)
         require_share(fine_tune=self.fine_tune)
 
     def with_budget(self, budget: Budget) -> Self:
         """Return the method with the ratio of a budget."""
-        if self.quantizer == "kmeans":
-            raise ValueError('quantizer "kmeans" stores an index for every weight: choose "product" or "residual"')
+        if self.scheme == "kmeans":
+            raise ValueError('scheme "kmeans" stores an index for every weight: choose "product" or "residual"')
         return super().with_budget(budget)
 
     def check(self, model: nn.Module) -> None:
@@ -94,15 +94,15 @@ class VectorQuantization(SmallMethod):
                 found[tensor.name] = formula
             left -= size if formula is None else _numbers(formula, rows, columns)
             waiting -= size
-        if left < 0 and self.quantizer != "kmeans":
+        if left < 0 and self.scheme != "kmeans":
             raise ValueError(f"codebooks of these layers cannot reach a ratio of {self.ratio:g}: choose a smaller one")
         return found
 
     def _formula(self, rows: int, columns: int, most: float) -> Vectors | None:
         """Return codebooks of at most so many numbers whose indices hold the most bits, or None."""
-        if self.quantizer == "kmeans":
+        if self.scheme == "kmeans":
             return Vectors(columns, 1, 1, self.centroids)
-        if self.quantizer == "residual":
+        if self.scheme == "residual":
             choices = ((n, min(int((most / n - rows) / columns), rows)) for n in range(self.codebooks, 0, -1))
             return next((Vectors(1, rounds, 1, entries) for rounds, entries in choices if entries > 1), None)
         segments = [number for number in range(1, columns + 1) if columns % number == 0]

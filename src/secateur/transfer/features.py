@@ -122,7 +122,7 @@ def extract_together(
     with ExitStack() as stack:
         for network in networks:
             path = cache / f"{digest_of(network, pictures, dtype)}.features"
-            features = stack.enter_context(_reading(network, path.with_suffix(".plan.json")))
+            features = stack.enter_context(reading(network, path.with_suffix(".plan.json")))
             wanted.append(Extraction(features, (network.features, 1, 1), path))
         stack.enter_context(sharing([network.model for network in networks if not network.is_sparse]))
         inputs = Inputs(networks[0].stream(pictures), networks[0].scaling)
@@ -216,7 +216,7 @@ def outputs_of(network: FeatureNetwork) -> Iterator[Callable[[Tensor], Tensor]]:
 
 
 @contextmanager
-def _reading(network: FeatureNetwork, plan: Path) -> Iterator[Callable[[Tensor], Tensor]]:
+def reading(network: FeatureNetwork, plan: Path) -> Iterator[Callable[[Tensor], Tensor]]:
     """Give a function that maps inputs to features.
 
     What `compile_sparse` decides is kept in a file: another decision could change the last bits of the features.

@@ -56,10 +56,10 @@ def size_chart(comparison: Comparison, points: Sequence[Point], size: Size) -> C
     plot.x_range.update(start=min(sizes) / 1.2, end=max(sizes) * 1.2)
     top = min(max(errors), _HIGHEST * max(min(errors), 0.1))
     plot.y_range.update(start=max(0.0, min(errors) - 0.1 * top), end=1.08 * top)
-    legend = [
-        _draw_method(plot, number, label, [point for point in drawn if point.label == label], size)
-        for number, label in enumerate(dict.fromkeys(point.label for point in drawn))
-    ]
+    methods: dict[str, list[Point]] = {}
+    for point in drawn:
+        methods.setdefault(point.label, []).append(point)
+    legend = [_draw_method(plot, number, *method, size) for number, method in enumerate(methods.items())]
     if known:
         _draw_published(plot, known, size)
         legend.append(Key("published", _PUBLISHED, "diamond"))

@@ -32,6 +32,7 @@ from secateur.report.tables.grid import Grid
 from secateur.report.tables.paper import gathering_table, search_table, sensitivity_table, table1, table2
 from secateur.report.tables.pretrained import encoder_table, pruned_table, scores_table
 from secateur.report.tables.speed import LEVELS, network_speeds, speed_tables, step_table
+from secateur.report.tables.transfer import table3, transfer_tables
 
 _BEGIN, _END = "<!-- results: begin (written by `make readme`) -->", "<!-- results: end -->"
 _NETWORKS = ("lenet-300-100", "lenet-5")
@@ -59,6 +60,8 @@ def results_page(results: Path) -> str:
         curve_table(results, tuple(RATIOS)),
         *(curve_layers_table(results, network) for network in RATIOS),
         *feature_tables(results, FeatureStudy()),
+        table3(results),
+        *transfer_tables(results),
         *(grid for level in LEVELS for grid in speed_tables(results, level)),
         gathering_table(results),
         *(decay_table(results, network) for network in _NETWORKS),
@@ -85,8 +88,8 @@ _INTRODUCTION = """# Results
 `make readme` writes this page from the files in `results/`. `secateur reproduce` produces those of runs, one JSON per
 seed with settings, versions and times; the scripts in `benchmarks/` produce those of speed, codecs and pretrained
 networks. All settings of runs were chosen on images split from the training set; the test set was read once, at the
-end. "not run" marks what was not run. AlexNet on ILSVRC-2012 and transfer learning, the paper's other experiments, are
-not reproduced yet."""
+end. "not run" marks what was not run. AlexNet on ILSVRC-2012, another experiment of the paper, is not
+reproduced yet."""
 
 
 def with_results(readme: str, results: Path) -> str:

@@ -26,6 +26,11 @@ def read_studies(results: Path) -> dict[str, TransferStudy]:
     return {path.stem: read(TransferStudy, path) for path in sorted((results / "transfer").glob("*.json"))}
 
 
+def transfer_tables(results: Path) -> list[Grid]:
+    """Return the tables of all studies in `results`."""
+    return [grid for name, study in read_studies(results).items() for grid in study_grids(study, f"Transfer, {name}")]
+
+
 def study_grids(study: TransferStudy, title: str = "") -> list[Grid]:
     """Return all tables of a study: scores, further probes, pairs of pruned networks, and similarity of layers."""
     start = f"{title}: " if title else ""
