@@ -59,7 +59,7 @@ def size_chart(comparison: Comparison, points: Sequence[Point], size: Size) -> C
     methods: dict[str, list[Point]] = {}
     for point in drawn:
         methods.setdefault(point.label, []).append(point)
-    legend = [_draw_method(plot, number, *method, size) for number, method in enumerate(methods.items())]
+    legend = [_draw_method(plot, number, *group, size) for number, group in enumerate(methods.items())]
     if known:
         _draw_published(plot, known, size)
         legend.append(Key("published", _PUBLISHED, "diamond"))
