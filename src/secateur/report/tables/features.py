@@ -30,8 +30,9 @@ def feature_tables(results: Path, study: FeatureStudy) -> list[Grid]:
     rows = tuple(_row(name, run) for name, run in runs.items())
     note = (
         f"On the test pictures of {study.data}, seed {study.seed}. The linear layers are trained on features of the "
-        "pretrained convolutions, whose weights count in the last row and in the ratio of the whole network. Deep "
-        "Compression retrains the dense layers for as many epochs again, and its layers have 32 values."
+        "pretrained convolutions, whose weights count in the last row and in the ratio of the whole network. "
+        "Layers that are not pruned from random weights continue the dense ones for as many epochs again. Deep "
+        "Compression does so too, and its layers have 32 values."
     )
     layers = tuple(
         (
@@ -44,7 +45,7 @@ def feature_tables(results: Path, study: FeatureStudy) -> list[Grid]:
     )
     return [
         Grid("AlexNet on features of its pretrained convolutions", header, rows, note),
-        Grid("Share of the weights pruned, by layer", ("layer", "weights", "pruned %"), layers),
+        Grid("AlexNet on features: share of the weights pruned, by layer", ("layer", "weights", "pruned %"), layers),
     ]
 
 
