@@ -35,6 +35,20 @@ def test_an_increase_of_the_error_is_kept_in_one_run(tmp_path):
     assert result.weights / result.kept > 10
 
 
+def test_a_budget_may_have_epochs_of_its_own():
+    method, trained = Budgeted(budget=Budget(ratio=2), prune_epochs=4, fine_tune=0.25), []
+    for stage in method.stages(small_network(), JOB.recipe):
+        trained.append(stage.recipe.epochs)
+        train(stage.model, 16, stage.between or (lambda step, total: None))
+    assert trained == [3, 1]
+    assert method.epochs(JOB.recipe) == 4
+
+
+def test_a_budget_without_epochs_is_refused():
+    with pytest.raises(ValueError, match=r"prune_epochs must be a whole number ≥ 1, got 0"):
+        Budgeted(budget=Budget(ratio=2), prune_epochs=0)
+
+
 def rounds(errors, epochs=8):
     """Go through the stages of a budget of one point with these errors; return the ratios tried, and what is left."""
     said, model, tried, left = [], small_network(), [], iter(errors)

@@ -161,9 +161,9 @@ def _run_error_increase(chosen: Reproduce) -> Iterator[Path]:
 def _run_curve(chosen: Reproduce) -> Iterator[Path]:
     for network in chosen.networks:
         wanted = curve_jobs(network, chosen.seeds_to_run)
-        # The dense network of a seed is trained once: those that continue from it wait for it.
-        for is_dense in (True, False):
-            part = [job for job in wanted if job.is_dense == is_dense]
+        # Every network of a seed continues from one that has a method less, and waits for it.
+        for number in sorted({len(job.methods) for job in wanted}):
+            part = [job for job in wanted if len(job.methods) == number]
             yield from run_missing(part, chosen.places, workers=chosen.workers, work=publish_point, path=curve_path)
 
 

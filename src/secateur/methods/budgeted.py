@@ -24,7 +24,7 @@ from secateur.methods.method import Aids, Method
 from secateur.prune import keep_zeros, prune
 from secateur.pruner import Pruner, final_ratio
 from secateur.sibling import Granularity, SiblingConfig, targets
-from secateur.train.recipe import Recipe, require_share
+from secateur.train.recipe import Recipe, require_share, require_whole
 from secateur.train.stage import Stage
 
 _MOST_ROUNDS = 11  # of a budget of error
@@ -43,9 +43,14 @@ class Budgeted(Method):
     )
     granularity: Annotated[Granularity, Doc("what shares one threshold")] = "layer"
     fine_tune: Annotated[float, Doc("share of the epochs after the cut, with every zero kept")] = 0.3
+    prune_epochs: Annotated[int | None, Doc("passes over the training images while it prunes (none: the recipe's)")] = (
+        None
+    )
 
     def __post_init__(self) -> None:
         require_share(fine_tune=self.fine_tune)
+        if self.prune_epochs is not None:
+            require_whole(least=1, prune_epochs=self.prune_epochs)
         if self.budget.bytes is not None:
             raise ValueError(
                 'a budget of bytes is a matter of values as well as of weights: choose method "joint" for it'
@@ -67,6 +72,7 @@ class Budgeted(Method):
 
     def aided_stages(self, model: nn.Module, recipe: Recipe, aids: Aids) -> Generator[Stage, None, nn.Module]:
         """Do what `stages` does; a budget of error needs validation images for it."""
+        recipe = self._own(recipe)
         if self.budget.error_increase is not None:
             yield from self._as_far_as_the_error_allows(model, recipe, aids)
             return prune(model)
@@ -127,7 +133,11 @@ class Budgeted(Method):
 
     def epochs(self, recipe: Recipe) -> int:
         """Return the epochs of all stages."""
-        return recipe.epochs if self.budget.error_increase is None else 2 * recipe.epochs
+        own = self._own(recipe).epochs
+        return own if self.budget.error_increase is None else 2 * own
+
+    def _own(self, recipe: Recipe) -> Recipe:
+        return recipe if self.prune_epochs is None else replace(recipe, epochs=self.prune_epochs)
 
 
 def _rounds(recipe: Recipe) -> list[Recipe]:

@@ -1,7 +1,7 @@
-"""Error against size: a network that is trained once and then pruned to several ratios, each to a file.
+"""Error against size: a network that is trained once and then pruned to one ratio after the other, each to a file.
 
-Every pruned network continues from the same dense one of its seed and is trained for as many epochs again. The paper
-names VGG and ResNet as its first future work.
+The network of the first ratio continues from the dense one of its seed, and that of every other ratio from the one
+before it. The paper names VGG and ResNet as its first future work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from secateur.budget import Budget
 from secateur.experiments.presets import preset
 from secateur.experiments.runner import run
-from secateur.experiments.studies.curve_summary import DATA, RATIOS, curve_path
+from secateur.experiments.studies.curve_summary import DATA, PRUNE_EPOCHS, RATIOS, curve_path
 from secateur.experiments.studies.grid import Places, to_publish
 from secateur.job import Job
 from secateur.methods import Budgeted, Dense
@@ -29,16 +29,16 @@ def curve_jobs(network: str, seeds: Iterable[int]) -> list[Job]:
         usual = preset("best", network, data=DATA, seed=seed, to_file=True)
         method, *others = usual.methods
         assert isinstance(method, Budgeted)
+        steps = [replace(method, budget=Budget(ratio=ratio), prune_epochs=PRUNE_EPOCHS) for ratio in RATIOS[network]]
         wanted.append(replace(usual, methods=(Dense(),)))
-        wanted += [
-            replace(usual, methods=(Dense(), replace(method, budget=Budget(ratio=ratio)), *others))
-            for ratio in RATIOS[network]
-        ]
+        wanted += [replace(usual, methods=(Dense(), *steps[:number], *others)) for number in range(1, len(steps) + 1)]
     return wanted
 
 
 def publish_point(job: Job, places: Places) -> Path:
-    """Carry out a run with one thread, its dense stage from a finished run if there is one, and publish it."""
+    """Carry out a run with one thread, method by method so that other ratios can continue from it, and publish it."""
     torch.set_num_threads(1)
-    directory = run(job, places.runs, data_root=places.data_root, resume=True)
+    for number in range(1, len(job.methods) + 1):
+        part = replace(job, methods=job.methods[:number])
+        directory = run(part, places.runs, data_root=places.data_root, resume=True)
     return write(curve_path(places.results, job), to_publish(directory, places.data_root))

@@ -21,7 +21,7 @@ RATIOS: Mapping[str, tuple[float, ...]] = {
     "vgg-16-cifar-half": (20, 50),
     "vgg-16-cifar": (20, 50, 100),
 }
-_LABEL = "dense+budget+few-values"
+PRUNE_EPOCHS = 16  # from one ratio to the next
 
 
 @dataclass(frozen=True)
@@ -45,22 +45,25 @@ class Point:
 def curve_path(results: Path, job: Job) -> Path:
     """Return where a run of the study is published; its ratio is a part of the name."""
     budgets = [method.budget for method in job.methods if isinstance(method, Budgeted)]
-    return result_path(results, job, study=STUDY, variant=_variant(budgets[0].ratio or 1) if budgets else "")
+    return result_path(results, job, study=STUDY, variant=_variant(budgets[-1].ratio or 1) if budgets else "")
 
 
 def curve(results: Path, network: str) -> list[Point]:
     """Return the published points of a network, the smallest ratio first."""
-    found = [
-        (ratio, read_runs(results, network, STUDY, f"{_LABEL}-{_variant(ratio)}")) for ratio in RATIOS.get(network, ())
-    ]
-    return [_point(network, ratio, list(runs.values())) for ratio, runs in found if runs]
+    found = []
+    for number, ratio in enumerate(RATIOS.get(network, ()), start=1):
+        label = "+".join(["dense", *["budget"] * number, "few-values"])
+        runs = list(read_runs(results, network, STUDY, f"{label}-{_variant(ratio)}").values())
+        if runs:
+            found.append(_point(network, ratio, runs, pruned="pruned" if number == 1 else f"pruned-{number}"))
+    return found
 
 
 def _variant(ratio: float) -> str:
     return f"{ratio:g}x"
 
 
-def _point(network: str, ratio: float, runs: list[PublishedRun]) -> Point:
+def _point(network: str, ratio: float, runs: list[PublishedRun], *, pruned: str) -> Point:
     files = [run.result.file for run in runs if run.result.file is not None]
     layers = zip(*(run.result.layers for run in runs), strict=True)
     return Point(
@@ -70,8 +73,8 @@ def _point(network: str, ratio: float, runs: list[PublishedRun]) -> Point:
         weights=runs[0].result.weights,
         kept=mean_std(run.result.kept for run in runs),
         dense_error=mean_std(run.test_error("dense") for run in runs),
-        pruned_error=mean_std(run.test_error("pruned") for run in runs),
-        difference=mean_error(run.test_error("pruned") - run.test_error("dense") for run in runs),
+        pruned_error=mean_std(run.test_error(pruned) for run in runs),
+        difference=mean_error(run.test_error(pruned) - run.test_error("dense") for run in runs),
         file_error=mean_std(run.test_error() for run in runs),
         file_bytes=mean_std(file.bytes for file in files),
         smaller=statistics.fmean(file.dense_bytes / file.bytes for file in files),

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from secateur import literature
-from secateur.experiments.studies.curve_summary import DATA, Point, curve
+from secateur.experiments.studies.curve_summary import DATA, PRUNE_EPOCHS, Point, curve
 from secateur.literature import Published
 from secateur.report.tables.grid import Grid, kilobytes, signed, spread
 
@@ -34,8 +34,9 @@ def curve_table(results: Path, networks: tuple[str, ...]) -> Grid:
             rows += [_ours(point) for point in points]
     note = (
         "Ours: mean ± standard deviation over seeds, on test images; differences are paired by seed, ± standard error. "
-        "The pruned network continues from the dense one and is trained for as many epochs again; the file is that of "
-        "the pruned network with few values a layer. Published rows as their authors give them."
+        f"The network of the first ratio continues from the dense one for {PRUNE_EPOCHS} epochs, and that of each "
+        f"further ratio from the one before it for {PRUNE_EPOCHS} more; the file is that of the pruned network with "
+        "few values a layer. Published rows as their authors give them."
     )
     return Grid("CIFAR-10: error against size", _HEADER, tuple(rows), note if rows else "")
 
