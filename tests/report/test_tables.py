@@ -9,12 +9,13 @@ from made_runs import made_result, publish
 
 from secateur.experiments.presets import preset
 from secateur.experiments.studies.error_increase_summary import ErrorIncreaseStudy, Swept, error_increase_path
+from secateur.experiments.studies.published import result_path
 from secateur.experiments.studies.searches import EpochSearch, QualitySearch, epoch_search_path, quality_search_path
 from secateur.experiments.studies.summaries import summarize
 from secateur.job import Job
 from secateur.literature import LAYERS
 from secateur.methods import Dense, Joint
-from secateur.report.tables.alexnet import alexnet_cost_table, thresholds_table
+from secateur.report.tables.alexnet import alexnet_cost_table, imagenette_tables, thresholds_table
 from secateur.report.tables.budgets import call_table, cost_table, error_increase_table, met_table, together_table
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
@@ -24,7 +25,7 @@ from secateur.report.tables.paper import search_table, table1, table2
 from secateur.report.tables.pretrained import encoder_table, pruned_table, scores_table
 from secateur.report.tables.readme import references
 from secateur.report.tables.speed import step_table
-from secateur.results import FileResult, HistoryPoint, StageResult, write
+from secateur.results import EvaluationResult, FileResult, HistoryPoint, LayerResult, PublishedRun, StageResult, write
 
 NETWORK = "lenet-300-100"
 
@@ -83,6 +84,29 @@ def test_alexnet_is_printed_with_its_top_5_errors(tmp_path):
 def test_on_other_data_than_the_papers_nothing_is_printed(tmp_path):
     assert table1(tmp_path, ("paper",), ("alexnet",), data="imagenette").rows == ()
     assert {row[2] for row in table2(tmp_path, "paper", ("alexnet",), data="imagenette").rows} == {"–"}
+
+
+def publish_alexnet(results, kept):
+    """Publish an AlexNet on Imagenette of whose layers of 1,000 weights so many are kept, and its dense reference."""
+    job = preset("quick", "alexnet", data="imagenette")
+    publish(results, job.reference(), test={"dense": 30.0})
+    layers = [LayerResult(name=f"{name}.weight", shape=(1000,), weights=1000, kept=left) for name, left in kept.items()]
+    result = replace(made_result(job), layers=tuple(layers), weights=1000 * len(layers), kept=sum(kept.values()))
+    path = result_path(results, job)
+    write(path, PublishedRun(result=result, test=EvaluationResult(errors={"pruned": 31.0}, images=100)))
+
+
+def test_alexnet_on_imagenette_is_shown_next_to_the_papers_shares(tmp_path):
+    assert [grid.rows for grid in imagenette_tables(tmp_path)] == [(), ()]
+    names = ("conv1", "conv2", "conv3", "conv4", "conv5", "fc6", "fc7", "fc8")
+    kept = dict.fromkeys(names, 500) | {"fc6": 20, "fc7": 30}
+    publish_alexnet(tmp_path, kept)
+    whole, layers = imagenette_tables(tmp_path)
+    assert whole.rows[0][2:7] == ("30.00", "31.00", "+1.00", "3,050", "2.6×")
+    assert layers.rows[5] == ("fc6", "1,000", "96.8", "98.0")
+    assert layers.note == "fc6 and fc7 are pruned most, as the paper found."
+    publish_alexnet(tmp_path, kept | {"conv2": 10})
+    assert imagenette_tables(tmp_path)[1].note == "fc6 and conv2 are pruned most; in the paper fc6 and fc7."
 
 
 def test_table_2_says_whether_the_largest_layers_are_pruned_most(tmp_path):

@@ -1,11 +1,43 @@
-"""What the paper's AlexNet recipe does and costs, from what `benchmarks/` last measured."""
+"""AlexNet trained here, and what the paper's recipe for it does and costs by what `benchmarks/` last measured."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from secateur import literature
+from secateur.experiments.studies.summaries import summarize
 from secateur.report.tables.benchmarks import read_benchmark
-from secateur.report.tables.grid import Grid
+from secateur.report.tables.grid import Grid, spread
+from secateur.report.tables.paper import TABLE1_HEADER, table1_row
+
+_NETWORK, _PRESET, _DATA = "alexnet", "quick", "imagenette"
+_LARGEST = {"fc6", "fc7"}  # which the paper found to be pruned most
+
+
+def imagenette_tables(results: Path) -> list[Grid]:
+    """Show AlexNet from random weights on Imagenette: what is left of it, and the share pruned of every layer."""
+    row = summarize(results, _PRESET, _NETWORK, data=_DATA)
+    layers_header = ("layer", "weights", "the paper, ILSVRC-2012, %", f"preset {_PRESET}, Imagenette, %")
+    title, layers_title = "AlexNet on Imagenette", "AlexNet on Imagenette: share of the weights pruned, by layer"
+    if row is None:
+        return [Grid(title, TABLE1_HEADER, ()), Grid(layers_title, layers_header, ())]
+    note = (
+        f"Pictures of 227×227 pixels, 10 classes, {row.training_images:,} pictures to learn from; errors are top-1, on "
+        "test pictures. Both networks start from random weights and are trained for the same number of epochs."
+    )
+    paper = literature.paper_layers(_NETWORK, literature.paper_data(_NETWORK) or "")
+    printed = {} if paper is None else paper.pruned
+    layers = tuple(
+        (name.removesuffix(".weight"), f"{weights:,}", f"{printed[name]:.1f}" if printed else "–", spread(share, 1))
+        for (name, weights), share in zip(row.layer_weights.items(), row.layers.values(), strict=True)
+    )
+    by_share = sorted(row.layers, key=lambda name: row.layers[name][0])
+    most = [name.removesuffix(".weight") for name in by_share[-len(_LARGEST) :]]
+    if set(most) == _LARGEST:
+        verdict = "fc6 and fc7 are pruned most, as the paper found."
+    else:
+        verdict = f"{' and '.join(most)} are pruned most; in the paper fc6 and fc7."
+    return [Grid(title, TABLE1_HEADER, (table1_row(row),), note), Grid(layers_title, layers_header, layers, verdict)]
 
 
 def thresholds_table(results: Path) -> Grid:

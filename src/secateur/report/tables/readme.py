@@ -20,7 +20,7 @@ from secateur.experiments.studies.feature_summary import FeatureStudy
 from secateur.experiments.studies.published import read_runs
 from secateur.experiments.studies.summaries import mean_std
 from secateur.plain_data import to_plain
-from secateur.report.tables.alexnet import alexnet_cost_table, thresholds_table
+from secateur.report.tables.alexnet import alexnet_cost_table, imagenette_tables, thresholds_table
 from secateur.report.tables.budgets import call_table, cost_table, error_increase_table, met_table, together_table
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.compare import compare_tables
@@ -59,6 +59,7 @@ def results_page(results: Path) -> str:
         error_increase_table(results, _NETWORKS),
         curve_table(results, tuple(RATIOS)),
         *(curve_layers_table(results, network) for network in RATIOS),
+        *imagenette_tables(results),
         *feature_tables(results, FeatureStudy()),
         table3(results),
         *transfer_tables(results),
