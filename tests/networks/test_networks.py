@@ -106,12 +106,18 @@ def test_alexnet_is_normalised_in_training_as_torch_does_it(memory_format):
     torch.testing.assert_close(*found)
 
 
-def test_alexnet_is_normalised_in_float32_under_autocast():
-    x = (100 * torch.rand(1, 8, 4, 4)).bfloat16().requires_grad_()
+def test_alexnet_is_normalised_in_bfloat16_to_its_last_places():
+    x, grad = (100 * torch.rand(1, 8, 4, 4)).bfloat16(), torch.randn(1, 8, 4, 4).bfloat16()
+    given, exact = x.clone().requires_grad_(), x.double().requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = _normalize(x)
+        found = _normalize(given)
+    found.backward(grad)
+    expected = nn.LocalResponseNorm(5)(exact)
+    expected.backward(grad.double())
     assert found.dtype is torch.bfloat16
-    torch.testing.assert_close(found, nn.LocalResponseNorm(5)(x.float()).bfloat16())
+    unit = torch.finfo(torch.bfloat16).eps
+    torch.testing.assert_close(found.double(), expected, rtol=2 * unit, atol=0)
+    torch.testing.assert_close(given.grad.double(), exact.grad, rtol=2 * unit, atol=2 * unit)
 
 
 def test_vgg_16_has_the_names_of_torchvision():

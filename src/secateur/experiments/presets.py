@@ -116,7 +116,7 @@ _PRESETS: Mapping[str, Mapping[str, Preset]] = {
         # For Imagenette: about an hour of one core.
         "alexnet": _budget(
             20,
-            replace(_sgd(10, lr=1e-2, bias_lr=2, lambda_wd=2.5e-4, clip_norm=5.0), batch_size=64, precision="bf16"),
+            replace(_sgd(8, lr=1e-2, bias_lr=2, lambda_wd=2.5e-4, clip_norm=5.0), batch_size=64, precision="bf16"),
             inputs=_PHOTOGRAPHS,
             few_values=_QUICK_FEW,
         ),
