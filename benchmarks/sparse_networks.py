@@ -2,8 +2,9 @@
 
 LeNet-300-100 and LeNet-5 as secateur prunes them: from a file (--lenet-300-100, --lenet-5: .cut, or the .safetensors of
 a run), else from the run of the preset `quick` below --runs, which is trained first if it does not exist (minutes).
-ResNet-50 and VGG-16 with random weights, of which 90 % of those of convolutions are zero, and dense linear layers;
-ResNet-50 must be planned within 10 seconds. Then small networks at every density and batch size, none of which may
+Other networks from files of finished runs (--pruned), which may not become slower either. ResNet-50 and VGG-16 with
+random weights, of which 90 % of those of convolutions are zero, and dense linear layers; ResNet-50 must be planned
+within 10 seconds. Then small networks at every density and batch size, none of which may
 become slower: a row of that sweep reaches its target if the upper end of the 95 % interval of its median does. Sparse,
 dense eager torch and ONNX Runtime (not in the sweep) take turns in one process; a ratio is the median over the turns.
 The limit is Amdahl's: the time of the dense network over its time if layers with zeros were free. Operations
@@ -34,6 +35,7 @@ LENETS = {"lenet-300-100": {1: 6, 64: 12, 256: 10}, "lenet-5": {1: 4, 64: 4}}  #
 SHARE_OF_LIMIT = {"lenet-5": 0.8}  # or that much of the limit
 LARGE = {"resnet-50": 2.5, "vgg-16": 2.5}
 PLAN_S = {"resnet-50": 10.0}
+PRUNED_BATCHES = (1, 8)
 NEVER_BELOW = 0.98
 DENSITIES = (0.0, 0.01, 0.02, 0.05, 0.10, 0.20, 0.35, 0.50, 0.75, 1.0)
 BATCHES = (1, 4, 16, 64, 256)
@@ -131,6 +133,29 @@ def measure_lenets(table: Table) -> None:
                 )
 
 
+def measure_given(table: Table) -> None:
+    """Measure pruned networks from files; none may become slower."""
+    for path in table.options.pruned:
+        model = secateur.load(path).eval()
+        kept = count(model).prunable
+        network, _ = networks.name_of(model) or (type(model).__name__, False)
+        for batch in PRUNED_BATCHES:
+            name = f"{network} as pruned to {kept.ratio:.0f}×, batch {batch}"
+            if table.wants(name):
+                x = torch.randn(batch, *model.input_shape)
+                table.measure(
+                    name,
+                    model,
+                    x,
+                    at_least=NEVER_BELOW,
+                    by_interval=True,
+                    engines=table.engines(model, x),
+                    limit=amdahl_limit(model, x, CLOCKS[table.options.clock]),
+                    limit_repeats=LIMIT_REPEATS,
+                    kept=kept.kept,
+                )
+
+
 def measure_large(table: Table) -> None:
     for network, at_least in LARGE.items():
         name = f"{network}, 90% zeros in convolutions, batch 1"
@@ -173,6 +198,7 @@ def main() -> None:
     )
     flags.add_argument("--lenet-300-100", type=Path, help="a pruned LeNet-300-100")
     flags.add_argument("--lenet-5", type=Path, help="a pruned LeNet-5")
+    flags.add_argument("--pruned", type=Path, nargs="*", default=[], help=".cut files of other pruned networks")
     flags.add_argument("--runs", type=Path, default=Path("runs"), help="where the quick runs are, or will be")
     flags.add_argument("--data", default="mnist", help="what the quick runs are trained on")
     table = Table(flags.parse_args())
@@ -181,6 +207,7 @@ def main() -> None:
     torch.manual_seed(0)
     for _ in range(table.options.passes):
         measure_lenets(table)
+        measure_given(table)
         measure_large(table)
         measure_sweep(table)
     table.finish()

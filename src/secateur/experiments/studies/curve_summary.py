@@ -17,7 +17,7 @@ STUDY, DATA = "curve", "cifar10"
 RATIOS: Mapping[str, tuple[float, ...]] = {
     "resnet-20": (10, 20),
     "resnet-56": (10, 20),
-    "vgg-16-cifar-quarter": (10, 20, 50),
+    "vgg-16-cifar-quarter": (20, 50),
     "vgg-16-cifar-half": (20, 50),
     "vgg-16-cifar": (20, 50, 100),
 }
