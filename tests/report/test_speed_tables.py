@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from secateur.report.tables.readme import results_page, with_results
-from secateur.report.tables.speed import network_speeds, speed_tables
+from secateur.report.tables.speed import network_speeds, pruned_speeds, speed_tables
 
 ROOT = Path(__file__).parents[2]
 ABOUT = {"engines": {"onnxruntime": "1.2"}, "torch": "2.3", "cpu": "AVX2"}
@@ -53,6 +53,15 @@ def results(tmp_path):
     for name, rows in (("networks", NETWORKS), ("layers", LAYERS)):
         (folder / f"sparse_{name}.json").write_text(json.dumps({"rows": rows, **ABOUT}))
     return tmp_path / "results"
+
+
+def test_networks_pruned_on_photographs_have_a_table_of_their_own(results):
+    assert pruned_speeds(results).rows == ()
+    rows = {"resnet-20 as pruned to 10×, batch 1": row(1.5, 0.98, limit=4.0, kept=26_833)}
+    (results / "benchmarks" / "pruned_networks.json").write_text(json.dumps({"rows": rows, **ABOUT}))
+    [cells] = pruned_speeds(results).rows
+    assert cells[:4] == ("resnet-20 as pruned to 10×, batch 1, 26,833 weights", "2", "1.33", "1.50×")
+    assert cells[7] == "4.00×"
 
 
 def test_networks_and_linear_layers_have_a_row_each(results):

@@ -21,7 +21,7 @@ RATIOS: Mapping[str, tuple[float, ...]] = {
     "vgg-16-cifar-half": (20, 50),
     "vgg-16-cifar": (20, 50, 100),
 }
-PRUNE_EPOCHS = 14  # from one ratio to the next
+PRUNE_EPOCHS = 12  # from one ratio to the next
 
 
 @dataclass(frozen=True)

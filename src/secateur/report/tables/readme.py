@@ -31,7 +31,7 @@ from secateur.report.tables.files import decay_table, file_table, headline_table
 from secateur.report.tables.grid import Grid
 from secateur.report.tables.paper import gathering_table, search_table, sensitivity_table, table1, table2
 from secateur.report.tables.pretrained import encoder_table, pruned_table, scores_table
-from secateur.report.tables.speed import LEVELS, network_speeds, speed_tables, step_table
+from secateur.report.tables.speed import LEVELS, network_speeds, pruned_speeds, speed_tables, step_table
 from secateur.report.tables.transfer import table3, transfer_tables
 
 _BEGIN, _END = "<!-- results: begin (written by `make readme`) -->", "<!-- results: end -->"
@@ -64,6 +64,7 @@ def results_page(results: Path) -> str:
         table3(results),
         *transfer_tables(results),
         *(grid for level in LEVELS for grid in speed_tables(results, level)),
+        pruned_speeds(results),
         gathering_table(results),
         *(decay_table(results, network) for network in _NETWORKS),
         search_table(results, _NETWORKS),

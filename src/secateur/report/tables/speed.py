@@ -47,6 +47,12 @@ def speed_tables(results: Path, level: str = "") -> tuple[Grid, ...]:
     )
 
 
+def pruned_speeds(results: Path) -> Grid:
+    """Show how fast networks run that were pruned on photographs, from their files."""
+    measured = read_benchmark(results, "pruned_networks")
+    return _speed_grid("Speed: networks pruned on photographs", measured["rows"], measured, _AMDAHL)
+
+
 def network_speeds(results: Path) -> Grid:
     """Show in a small table how much faster whole networks are, with a column for each vector width measured."""
     whole, swept = {}, {}
