@@ -39,24 +39,50 @@ INLINE floats gelu_tanh_of(floats x) {
     return select(x < -32, x * 0, y);
 }
 
-INLINE floats activated(floats x, int64_t activation) {
-    if (activation == relu) return select(x < 0, floats{}, x);  // NaN stays NaN
-    if (activation == gelu) return gelu_of(x);
-    if (activation == gelu_tanh) return gelu_tanh_of(x);
-    return x;
+// x·σ(x); 1.442695 is log₂(e). Below −100 σ is 0, as above.
+INLINE floats silu_of(floats x) {
+    floats y = x / (1 + exp2(x * -1.442695f));
+    return select(x < -100, x * 0, y);
 }
 
-// The smallest result of none or relu, their only difference.
-INLINE float least_of(int64_t activation) { return activation == relu ? 0 : -__builtin_inff(); }
+// The least and the largest result of an activation that only clamps. NaN stays NaN.
+struct Range {
+    float least, most;
+
+    explicit Range(int64_t activation)
+        : least(activation == relu || activation == relu6 ? 0 : -__builtin_inff()),
+          most(activation == relu6 ? 6 : __builtin_inff()) {}
+    INLINE float clamp(float x) const { return x < least ? least : x > most ? most : x; }
+};
+
+// The same for vectors.
+struct Ranges {
+    floats least, most;
+
+    explicit Ranges(int64_t activation)
+        : least(all_lanes(Range(activation).least)), most(all_lanes(Range(activation).most)) {}
+    INLINE floats clamp(floats x) const {
+        x = select(x < least, least, x);
+        return select(x > most, most, x);
+    }
+};
+
+INLINE floats activated(floats x, int64_t activation) {
+    if (activation == gelu) return gelu_of(x);
+    if (activation == gelu_tanh) return gelu_tanh_of(x);
+    if (activation == silu) return silu_of(x);
+    if (activation == hardswish) return x * Ranges(relu6).clamp(x + 3) * (1.f / 6);
+    return Ranges(activation).clamp(x);
+}
 
 // to[i] = activation(from[i] + residual[i]); `residual` may be null.
 INLINE void finish(const float* from, const float* residual, int64_t count, int64_t activation, float* to) {
-    if (activation <= relu) {
-        float least = least_of(activation);
+    if (activation <= last_clamp) {
+        Range range(activation);
         if (residual)
-            for (int64_t i = 0; i < count; ++i) to[i] = from[i] + residual[i] < least ? least : from[i] + residual[i];
+            for (int64_t i = 0; i < count; ++i) to[i] = range.clamp(from[i] + residual[i]);
         else
-            for (int64_t i = 0; i < count; ++i) to[i] = from[i] < least ? least : from[i];
+            for (int64_t i = 0; i < count; ++i) to[i] = range.clamp(from[i]);
         return;
     }
     for (int64_t i = 0; i < count; i += width) {

@@ -15,10 +15,10 @@
 namespace {
 
 // Writes sums that are adjacent in the result, too, by the vector; the last one overlaps the one before it.
-INLINE void write_piece(const float* sums, const float* residual, int64_t length, floats least, float* out) {
+INLINE void write_piece(const float* sums, const float* residual, int64_t length, Ranges range, float* out) {
     auto write = [&](int64_t j) __attribute__((always_inline)) {
         floats sum = residual ? load(sums + j) + load(residual + j) : load(sums + j);
-        store(out + j, select(sum < least, least, sum));
+        store(out + j, range.clamp(sum));
     };
     for (int64_t j = 0; j < length - width; j += width) write(j);
     write(length - width);
@@ -28,13 +28,13 @@ INLINE void write_piece(const float* sums, const float* residual, int64_t length
 void write_run(const Step& step, const Run& run, const float* sums, const float* residual, float* out) {
     int64_t column = run.column, to = run.to, pitch = step.pitch, out_width = step.out_width, count = run.count;
     int64_t activation = step.activation;
-    floats least = all_lanes(least_of(activation));
+    Ranges range(activation);
     for (int64_t at = 0; at < count;) {
         int64_t stop = std::min(at + pitch - column, count);
         int64_t length = std::min(stop - at, out_width - column);
         const float* added = residual ? residual + to : nullptr;
-        if (length >= width && activation <= relu)
-            write_piece(sums + at, added, length, least, out + to);
+        if (length >= width && activation <= last_clamp)
+            write_piece(sums + at, added, length, range, out + to);
         else if (length > 0)
             finish(sums + at, added, length, activation, out + to);
         to += std::max<int64_t>(length, 0);
@@ -66,7 +66,7 @@ NOINLINE void convolve_block(const Step& step, const Place* places, Values value
                              const float* base, int64_t last, int64_t s, int64_t b, float* staged, const float* added,
                              float* to, int64_t rest, Ahead ahead) {
     constexpr int vectors = rows * columns;
-    floats least = all_lanes(least_of(step.activation));
+    Ranges range(step.activation);
     int64_t pitch = step.pitch, out_width = step.out_width, plane = step.out_height * out_width;
     const float* bias = step.bias;
     bool result_is_far = asks_for_result(step);
@@ -111,7 +111,7 @@ NOINLINE void convolve_block(const Step& step, const Place* places, Values value
                 const float* from = added + r * plane + place(i);
                 sums[i] += is_part(i) ? load_part(from, rest) : load(from);
             }
-        IN_REGISTERS for (int i = 0; i < vectors; ++i) sums[i] = select(sums[i] < least, least, sums[i]);
+        IN_REGISTERS for (int i = 0; i < vectors; ++i) sums[i] = range.clamp(sums[i]);
         IN_REGISTERS for (int i = 0; i < vectors; ++i)
             if (!is_part(i))
                 store(out + place(i), sums[i]);

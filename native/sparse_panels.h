@@ -55,13 +55,13 @@ void unpack_panel(const float* panel, int64_t stride, int64_t samples, int64_t l
 }
 
 // Block b of segment s of a linear layer. The first block begins with the biases, the others with what the one before
-// left in `out`; the last one `ends` with the activation, if that is none or relu.
+// left in `out`; the last one `ends` with the activation, if that only clamps.
 template <int vectors, class Place, class Values, class Begins, class Ends>
 NOINLINE void multiply_block(const Step& step, const Place* places, Values values, Begins begins, Ends ends,
                              const float* base, int64_t s, int64_t b, float* out) {
     constexpr int64_t lanes = vectors * width;
     const float* bias = step.bias;
-    floats least = all_lanes(least_of(step.activation));
+    Ranges range(step.activation);
     over_rows(step, s, b, [=](int64_t r, const int32_t* starts, int64_t) __attribute__((always_inline)) {
         int64_t begin = starts[0], end = starts[1];
         if (!begins && !ends && begin == end) return;
@@ -70,7 +70,7 @@ NOINLINE void multiply_block(const Step& step, const Place* places, Values value
         for (int i = 0; i < vectors; ++i) sums[i] = begins ? all_lanes(bias[r]) : load(own + i * width);
         accumulate<1, vectors, lanes>(sums, places, values, begin, end, base, 0, lanes - width);
         for (int i = 0; i < vectors; ++i)
-            store(own + i * width, ends ? select(sums[i] < least, least, sums[i]) : sums[i]);
+            store(own + i * width, ends ? range.clamp(sums[i]) : sums[i]);
     });
 }
 
@@ -86,7 +86,7 @@ NOINLINE void multiply_panel(const Step& step, const Place* places, Values value
                 const float* base = panel + b * step.block * lanes;
                 multiply_block<vectors>(step, places, values, begins, ends, base, s, b, out);
             });
-        if (step.activation > relu) {
+        if (step.activation > last_clamp) {
             int64_t first = s * step.segment, count = std::min(step.segment, step.rows - first);
             float* own = out + first * lanes;
             finish(own, nullptr, count * lanes, step.activation, own);
@@ -159,7 +159,7 @@ void run_panel(const Step* steps, int64_t count, const float* x, int64_t samples
                 multiply_panel<vectors>(step, places, values, in, 0, step.segments(), out);
                 return;
             }
-            bool pads = step.pad_y || step.pad_x;
+            bool pads = step.plane_rows != step.height || step.pitch != step.width;
             if (pads) pad_panel(step, in, lanes, padded);
             convolve_panel<vectors>(step, places, values, pads ? padded : in, out);
         });

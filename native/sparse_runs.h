@@ -107,7 +107,7 @@ INLINE void over_tiles(const Step& step, const Area& area, Body body) {
         int64_t column = std::min(number % across * columns, vectors - columns) * width;
         int64_t count = std::min(columns * width, step.span - column);
         int64_t to = (area.top + row) * step.out_width + area.left + column;
-        body(rows, columns, Run{row * step.pitch + column, count, to, column, step.activation <= relu, number});
+        body(rows, columns, Run{row * step.pitch + column, count, to, column, step.activation <= last_clamp, number});
     }
 }
 
@@ -118,7 +118,7 @@ INLINE void over_rows_of_pixels(const Step& step, const Area& area, Body body) {
     int64_t length = (area.lines - 1) * step.pitch + step.out_width;
     int64_t vectors = (length + width - 1) / width, runs = (vectors + widest - 1) / widest;
     int64_t each = ((vectors + runs - 1) / runs + 1) / 2 * 2, number = 0;
-    bool straight = step.pitch == step.out_width && length >= width && step.activation <= relu;
+    bool straight = step.pitch == step.out_width && length >= width && step.activation <= last_clamp;
     for (int64_t begin = 0; begin < vectors; begin += each) {
         int64_t end = std::min(begin + each, vectors);
         int64_t at = std::min(begin * width, std::max<int64_t>(length - width, 0));  // the last is a vector, or more

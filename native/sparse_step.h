@@ -12,7 +12,9 @@
 namespace {
 
 enum Kind : int64_t { linear = 0, convolution = 1 };
-enum Activation : int64_t { none = 0, relu = 1, gelu = 2, gelu_tanh = 3 };
+enum Activation : int64_t { none, relu, relu6, gelu, gelu_tanh, silu, hardswish };
+// Up to here activations only clamp, which costs nothing where results are written.
+constexpr int64_t last_clamp = relu6;
 
 }  // namespace
 

@@ -123,7 +123,7 @@ void set_bias(Made& made) {
 
 void make_linear(Made& made, int64_t inputs, bool panels) {
     Step& step = made.step;
-    step.kind = linear, step.activation = below(4), step.rows = 1 + below(70), step.inputs = inputs;
+    step.kind = linear, step.activation = below(7), step.rows = 1 + below(70), step.inputs = inputs;
     step.block = 1 + below(inputs);
     step.blocks = (inputs + step.block - 1) / step.block;
     step.segment = 1 + below(step.rows);
@@ -138,7 +138,7 @@ void make_linear(Made& made, int64_t inputs, bool panels) {
 
 void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide, bool panels) {
     Step& step = made.step;
-    step.kind = convolution, step.activation = below(4), step.rows = 1 + below(12), step.inputs = channels;
+    step.kind = convolution, step.activation = below(7), step.rows = 1 + below(12), step.inputs = channels;
     step.height = height, step.width = wide;
     bool plain = below(3) == 0;  // these read the image where it stands, with nothing around it
     step.stride_y = plain ? 1 : 1 + below(3), step.stride_x = plain ? 1 : 1 + below(3);
@@ -176,7 +176,7 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
         if (strips) step.span = std::min(step.tile * (1 + below(vectors / step.tile)) * width, step.out_width);
         step.pitch = (std::max(strips ? 0 : step.pitch, step.span + farthest) + width - 1) / width * width;
         step.plane = step.plane_rows * step.pitch;
-    } else if (!panels && !plain && farthest && below(4)) {  // tiles of sums that move, as wide as a slab
+    } else if (!panels && !plain && farthest && below(7)) {  // tiles of sums that move, as wide as a slab
         step.tile = farthest / width + 1 + below(2);
         step.tile_rows = below(2) ? lowest(step.tile) : highest(step.tile);
         step.span = std::min(step.tile * width - farthest - below(2), step.out_width);
@@ -219,6 +219,9 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
 
 double activated_plainly(double x, int64_t activation) {
     if (activation == relu) return std::max(x, 0.0);
+    if (activation == relu6) return std::min(std::max(x, 0.0), 6.0);
+    if (activation == silu) return x / (1 + std::exp(-x));
+    if (activation == hardswish) return x * std::min(std::max(x + 3, 0.0), 6.0) / 6;
     if (activation == gelu) return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
     if (activation == gelu_tanh) return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     return x;
@@ -254,10 +257,10 @@ std::vector<double> run_plainly(const Made& made, const std::vector<double>& x, 
 }
 
 void run_case(int64_t which) {
-    int64_t vectors = below(2) ? 0 : int64_t(1) << below(4), count = 1 + below(3);
+    int64_t vectors = below(2) ? 0 : int64_t(1) << below(7), count = 1 + below(3);
     std::vector<Made> made(count);
     bool images = below(2);
-    int64_t side = below(2) ? 5 : below(4) ? 20 : 70;
+    int64_t side = below(2) ? 5 : below(7) ? 20 : 70;
     int64_t channels = 1 + below(6), height = 1 + below(side), wide = 1 + below(below(8) ? side : 8 * side);
     int64_t features = 1 + below(90);
     for (Made& one : made) {

@@ -97,7 +97,7 @@ def test_importing_is_silent_and_loads_nothing_optional():
     assert done.stdout.count("\n") == 1
     assert "secateur" in loaded
     optional = {"accelerate", "rich", "tyro", "sklearn", "PIL", "torchvision", "matplotlib"}
-    assert loaded.isdisjoint(optional | {"onnx", "onnxruntime", "onnxscript"})
+    assert loaded.isdisjoint(optional | {"onnx", "onnxruntime", "onnxscript", "openvino"})
 
 
 @pytest.mark.parametrize("name", secateur.__all__)

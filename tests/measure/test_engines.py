@@ -34,10 +34,10 @@ def x():
     return torch.randn(5, 2, 4, 4)
 
 
-@pytest.mark.parametrize("name", ["eager", "onnxruntime", pytest.param("compile", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["eager", "onnxruntime", "openvino", pytest.param("compile", marks=pytest.mark.slow)])
 def test_an_engine_answers_as_torch_does_on_other_inputs_too(name, model, x):
-    if name == "onnxruntime":
-        pytest.importorskip("onnxruntime")
+    if name in ("onnxruntime", "openvino"):
+        pytest.importorskip(name)
     engine = prepare(name, model, x)
     other = torch.randn_like(x)
     with torch.no_grad():
@@ -104,6 +104,12 @@ def test_a_package_that_is_missing_is_named_with_the_remedy(package, model, x, m
     monkeypatch.setitem(sys.modules, package, None)  # importing it fails now
     with pytest.raises(EngineError, match=rf"^{package} cannot be imported .*: pip install secateur\[onnx\]$"):
         prepare("onnxruntime", model, x)
+
+
+def test_openvino_that_is_missing_is_told_with_the_remedy(model, x, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(EngineError, match=r"^openvino cannot be imported .*: pip install secateur\[openvino\]$"):
+        prepare("openvino", model, x)
 
 
 def test_what_torch_compile_cannot_do_is_told_in_a_line(model, x, monkeypatch):

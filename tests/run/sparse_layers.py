@@ -23,7 +23,7 @@ KERNELS = [
 ]
 
 
-ACTIVATIONS = ["none", "relu", "gelu", "gelu_tanh"]
+ACTIVATIONS = ["none", "relu", "relu6", "gelu", "gelu_tanh", "silu", "hardswish"]
 
 
 BUILDS = [build for build in native._builds() if native._open(build)]
@@ -77,13 +77,15 @@ def dense(layers: list[SparseLayer], x: Tensor, residual: Tensor | None = None) 
         if window is None:
             y = F.linear(y if y.shape[-1:] == weight.shape[1:] else y.flatten(1), weight, bias)
         else:
-            y = F.conv2d(y, weight, bias, window.stride, window.padding, window.dilation, window.groups)
+            (top, left), (high, wide) = window.padding, window.padded(y.shape[-2:])
+            y = F.pad(y, (left, wide - y.shape[-1] - left, top, high - y.shape[-2] - top))
+            y = F.conv2d(y, weight, bias, window.stride, 0, window.dilation, window.groups)
         if residual is not None and layer is layers[-1]:
             y = y + residual.double()
-        if layer.activation == "relu":
-            y = F.relu(y)
-        elif layer.activation != "none":
+        if layer.activation.startswith("gelu"):
             y = F.gelu(y, approximate="none" if layer.activation == "gelu" else "tanh")
+        elif layer.activation != "none":
+            y = getattr(F, layer.activation)(y)
         if layer.pool is not None:
             y = F.max_pool2d(y, layer.pool.size, layer.pool.stride)
     return y
@@ -109,13 +111,15 @@ def steps_of(chain: SparseChain) -> list[bindings.Step]:
     return list(laid_out.keep[1])
 
 
-windows = st.builds(
+_symmetric = st.builds(
     Window,
     stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
     dilation=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     groups=st.integers(1, 3),
 )
+_frames = st.just((0, 0, 0, 0)) | st.tuples(*[st.integers(0, 2)] * 4)
+windows = st.builds(Window.framed_by, _symmetric, _frames)
 
 
 def lenet(activation: str = "relu") -> list[SparseLayer]:

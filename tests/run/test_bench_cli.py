@@ -157,6 +157,16 @@ def test_an_engine_that_is_not_there_is_a_sentence_and_no_failure(command, monke
     assert "Without ONNX Runtime: onnxruntime cannot be imported" in printed
 
 
+def test_a_dense_engine_that_is_faster_comes_first_and_reasons_last(capsys):
+    reasons = {f"fc{k}": f"too small: 0.01 ms dense, 0.0{k} ms sparse" for k in range(2, 7)} | {"words": "has hooks"}
+    found = BatchSpeed(1, 9.0, 3.0, 3.0, (2.5, 3.5), {"openvino": 2.0}, (), 0.1, 10, 10, stays_dense=reasons)
+    print_batch(Console(width=200), found, 40)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Dense OpenVINO is faster here: 2.000 ms, sparse 3.000 ms"
+    first = ", ".join(f"fc{k} (0.01 ms dense, 0.0{k} ms sparse)" for k in (2, 3, 4))
+    assert lines[-2:] == [f"Dense, too small: {first} and 2 more", "Dense, has hooks: words"]
+
+
 def test_an_engine_that_is_there_is_a_rival(command, monkeypatch):
     monkeypatch.setitem(engines.ENGINES, "onnxruntime", lambda model, x: ("9.9", model))
     code, printed, _ = command("bench", "model.cut", "--repeats", "6")

@@ -2,12 +2,14 @@
 
 import torch
 from compiled import sparsened
+from foreign_layers import Conv1D
 from torch import Tensor, nn
 from zoo_networks import (
     Answers,
     Branching,
     BranchingWithMask,
     ByName,
+    CrossAttention,
     FlattenedTokens,
     Functional,
     InPlace,
@@ -17,12 +19,16 @@ from zoo_networks import (
     NamesTaken,
     Padded,
     PaddedByValue,
+    Products,
     Query,
     Random,
     ReadElsewhere,
     Residual,
+    SamePadding,
+    Scaled,
     Several,
     SingleImage,
+    Tied,
     TiedLayers,
     Tokens,
     Translator,
@@ -117,6 +123,21 @@ ZOO: dict[str, tuple] = {
     "lines and their last dimension": (lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.Linear(5, 4)), ((5, 3, 7),)),
     "lines with a residual": (LinesWithResidual, ((5, 4, 9),)),
     "single line": (lambda: nn.Sequential(nn.Conv1d(3, 4, 3), nn.ReLU(), nn.Conv1d(4, 2, 2)), ((3, 7),)),
+    "same padding": (
+        lambda: nn.Sequential(SamePadding(3, 4, 3, 2), nn.BatchNorm2d(4), nn.ReLU6(), SamePadding(4, 6, (3, 2))),
+        ((2, 3, 9, 8),),
+    ),
+    "uneven padding": (
+        lambda: nn.Sequential(nn.ZeroPad2d((0, 1, 2, 0)), nn.Conv2d(2, 4, 3, stride=2), nn.SiLU(), nn.Conv2d(4, 3, 1)),
+        ((3, 2, 9, 6),),
+    ),
+    "subclass": (lambda: nn.Sequential(Scaled(6, 8), nn.Hardswish(), Scaled(8, 3)), ((5, 6),)),
+    "products": (Products, ((2, 3, 6),)),
+    "Hugging Face's Conv1D": (lambda: nn.Sequential(Conv1D(8, 6), nn.GELU(), Conv1D(3, 8)), ((5, 4, 6),)),
+    "tied head": (Tied, ((3, 4),)),
+    "attention": (lambda: nn.MultiheadAttention(6, 2), ((5, 3, 6),) * 3),
+    "cross-attention": (CrossAttention, ((5, 3, 6), (4, 3, 6))),
+    "cross-attention of other sizes": (lambda: CrossAttention(kdim=7, vdim=7, bias=False), ((5, 3, 6), (4, 3, 7))),
     "padded": (Padded, ((4, 5, 6), (4, 1))),
     "padded by value": (PaddedByValue, ((4, 5, 6), (4, 1))),
     "translator": (Translator, ((3, 5, 8),)),

@@ -1,5 +1,7 @@
 """Networks that do everything a forward pass may do."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -269,6 +271,67 @@ def _changed_between(self: InPlace, x: Tensor) -> Tensor:
 
 def _half_residual(self: InPlace, x: Tensor) -> Tensor:
     return self.two(self.one(x) + x.half())
+
+
+class SamePadding(nn.Conv2d):
+    """TensorFlow's padding, which depends on the size of the input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        missing = [
+            max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
+            for size, stride, kernel in zip(x.shape[-2:], self.stride, self.kernel_size, strict=True)
+        ]
+        if max(missing) > 0:
+            high, wide = missing
+            x = F.pad(x, [wide // 2, wide - wide // 2, high // 2, high - high // 2])
+        return F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Scaled(nn.Linear):
+    """A subclass that does more than its class."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * 2
+
+
+class Products(nn.Module):
+    """Linear layers that are not written as modules, and one called twice, by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.offset = nn.Parameter(torch.randn(6, 8)), nn.Parameter(torch.randn(8))
+        self.two, self.three = nn.Parameter(torch.randn(5, 8)), nn.Parameter(torch.randn(9, 5))
+        self.layer, self.left = nn.Linear(4, 4), nn.Parameter(torch.randn(7, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.linear(F.relu(x @ self.one + self.offset), self.two)
+        y = torch.matmul(y, self.three[2:6].transpose(0, 1))
+        y = self.layer(input=self.layer(y)) + F.linear(y, weight=self.layer.weight)
+        return torch.matmul(self.left, y)
+
+
+class Tied(nn.Module):
+    """A head whose weight is that of the embedding, behind an attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.attention = nn.Embedding(11, 6), nn.MultiheadAttention(6, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.words(x.abs().clamp(0, 10).long())
+        return (y + self.attention(y, y, y, need_weights=False)[0]) @ self.words.weight.t()
+
+
+class CrossAttention(nn.Module):
+    """Attention over another tensor, with a mask and weights, steps first."""
+
+    def __init__(self, **sizes: int) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(6, 2, **sizes)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        mask = torch.ones(x.shape[0], y.shape[0], dtype=torch.bool).triu(1)
+        return self.attention(x, y, y, attn_mask=mask)
 
 
 class Random(nn.Module):

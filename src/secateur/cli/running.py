@@ -96,8 +96,8 @@ class Bench(Command):
         float | None, optional("FLOAT"), Doc("share of random weights that is kept; 0.1 if not given")
     ] = None
     engines: Annotated[
-        tuple[str, ...], Doc("dense engines: eager (always included), onnxruntime, compile (slow to start)")
-    ] = ("eager", "onnxruntime")
+        tuple[str, ...], Doc("dense engines: eager (always included), onnxruntime, openvino, compile (slow to start)")
+    ] = ("eager", "onnxruntime", "openvino")
     hardware: Annotated[
         Literal["eie"] | None,
         optional("eie"),

@@ -1,4 +1,4 @@
-"""Dense engines to compare with: eager torch, torch.compile and ONNX Runtime."""
+"""Dense engines to compare with: eager torch, torch.compile, ONNX Runtime and OpenVINO."""
 
 import logging
 import tempfile
@@ -141,10 +141,35 @@ def _onnx_runtime(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
     return str(runtime.__version__), run
 
 
+def _openvino(model: nn.Module, example_input: Tensor) -> tuple[str, Run]:
+    openvino = require_package("openvino", extra="openvino")
+    settings = {
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": "f32",  # the others compute in float32, too
+    }
+    with silence():
+        try:
+            with torch.no_grad():
+                converted = openvino.convert_model(torch.export.export(model, (example_input,)))
+            compiled = openvino.compile_model(converted, "CPU", settings)
+        except RuntimeError as error:  # the base of torch's errors and of OpenVINO's
+            raise EngineError(f"openvino cannot run it: {_first_line(error)}") from error
+    request = compiled.create_infer_request()
+
+    def run(x: Tensor) -> Tensor:
+        request.infer([x.numpy()], share_inputs=True)
+        # A copy: the next call overwrites it.
+        return torch.from_numpy(request.get_output_tensor(0).data.copy())
+
+    return str(openvino.__version__).partition("-")[0], run
+
+
 ENGINES: dict[str, Callable[[nn.Module, Tensor], tuple[str, Run]]] = {
     "eager": _eager,
     "compile": _compiled,
     "onnxruntime": _onnx_runtime,
+    "openvino": _openvino,
 }
 
 
@@ -165,13 +190,13 @@ def _difference(answer: Tensor, expected: Tensor) -> float:
     return (answer - expected).abs().max().item() / largest if expected.numel() else 0.0
 
 
-def require_package(package: str) -> ModuleType:
-    """Import a package of the extra "onnx"; an EngineError says how to install it."""
+def require_package(package: str, extra: str = "onnx") -> ModuleType:
+    """Import a package of an extra; an EngineError says how to install it."""
     try:
         with silence():
             return import_module(package)
     except ImportError as error:
-        raise EngineError(f"{package} cannot be imported ({error}): pip install secateur[onnx]") from error
+        raise EngineError(f"{package} cannot be imported ({error}): pip install secateur[{extra}]") from error
 
 
 @contextmanager

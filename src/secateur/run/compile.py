@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
@@ -17,19 +16,23 @@ from torch.utils import _pytree as pytree
 
 from secateur.encode import open_archive
 from secateur.files import load
+from secateur.graph.attention import OpenAttention, attention_uses, open_attention_
+from secateur.graph.products import Use, as_layers
 from secateur.graph.regions import Region, regions
 from secateur.graph.side_effects import Rewind, fresh, writes
 from secateur.graph.simplify import flush_denormals, simplify
 from secateur.graph.trace import TRACING, note_shapes
 from secateur.run import selection, timing
+from secateur.run.answers import agrees
 from secateur.run.assembly import CompiledNetwork, apply, follow
+from secateur.run.examples import arguments, count_calls, record_inputs
 from secateur.run.fusion import fused_layers, sequences
 from secateur.run.kernels import bindings
 from secateur.run.plan import Group, Plan
+from secateur.run.reasons import why_dense
 from secateur.run.sparse_chain import SparseChain
 
 _WHOLE_WIN = 1.02  # how many times faster the whole network must be to be worth a graph of its own
-_TOLERANCE = 1e-3  # of the largest output, for the network as a whole
 
 
 def compile_sparse(
@@ -54,29 +57,12 @@ def compile_sparse(
     if not isinstance(model, nn.Module):
         model, plan = _read(model, plan, trust)
     _require_plain(model)
-    inputs, keywords = _arguments(model, example_input)
+    inputs, keywords = arguments(model, example_input)
     if plan is not None and not isinstance(plan, Plan):
         plan = Plan.load(plan)
     # Not in inference mode, where torch does not count writes to a tensor.
     with torch.inference_mode(False), torch.no_grad(), TRACING:
         return _compile(_evaluating_copy(model), fresh(inputs), fresh((keywords,))[0], plan, shared)
-
-
-def _arguments(
-    model: nn.Module, example: Tensor | tuple[Any, ...] | Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return what the network is called with, by position as far as its forward allows that, and by name."""
-    if not isinstance(example, Mapping):
-        return (example if isinstance(example, tuple) else (example,)), {}
-    signature = inspect.signature(model.forward)
-    try:
-        signature.bind(**example)
-    except TypeError as error:
-        raise ValueError(f"{type(model).__name__} cannot be called with the example: {error}") from None
-    positional = [one for one in signature.parameters.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
-    given = max((rank for rank, one in enumerate(positional, 1) if one.name in example), default=0)
-    by_position = {one.name: example.get(one.name, one.default) for one in positional[:given]}
-    return tuple(by_position.values()), {name: one for name, one in example.items() if name not in by_position}
 
 
 def _read(
@@ -116,32 +102,44 @@ def _compile(
     # What is timed may be called with the same inputs again and again, unless it writes into them.
     writes_inputs = any(map(writes, pytree.tree_leaves(copies)))
     copied: Callable[[tuple[Any, ...]], tuple[Any, ...]] = fresh if writes_inputs else tuple
-    of_parts = _count_inputs(model, inputs, keywords)
+
+    def run(network: nn.Module) -> None:
+        args, kwargs = fresh((inputs, keywords))
+        network(*args, **kwargs)
+
+    opened, attentions = _opened(model, run)
     rewind()
-    found = regions(model, _given(inputs, keywords), of_parts)
+    calls = count_calls(opened, lambda: run(opened))
     rewind()
-    calls = _record_inputs(model, inputs, keywords, found)
+    found = regions(opened, _given(inputs, keywords), calls.inputs, calls.returning)
     rewind()
-    compiled = _evaluating_copy(model)
+    parts = [region.path for region in found.found if region.path]
+    given = {"": inputs, **record_inputs(opened, lambda: run(opened), parts)}
+    rewind()
+    compiled = _evaluating_copy(opened)
     rewind_compiled = Rewind(compiled)
     groups: list[Group] = []
     weights: dict[str, tuple[tuple[int, ...], int]] = {}
-    for region in found:
-        seen = calls.get(region.path)
+    uses: list[Use] = []
+    for region in found.found:
+        seen = given.get(region.path)
         if seen is None:
             continue
         made = _compile_region(region, seen, plan, shared, model, weights)
         groups += made.groups
+        uses += made.uses
         if made.graph is not None:
             compiled = _put(compiled, region.path, made.graph)
+    compiled = _closed(compiled, model, attentions)
     if plan is not None:
         plan.require_of(weights)
         final = plan
     else:
         leaves = (*inputs, *keywords.values())
         batch = next((one.shape[0] for one in leaves if isinstance(one, Tensor) and one.dim()), 1)
-        final = Plan(tuple(groups), weights, batch, torch.get_num_threads(), bindings.lanes())
-    if any(region.path for region in found):  # elsewhere than in graphs, where they are gone already
+        dense = why_dense(model, groups, weights, uses, found.reasons, calls.called)
+        final = Plan(tuple(groups), weights, batch, torch.get_num_threads(), bindings.lanes(), dense=dense)
+    if any(region.path for region in found.found):  # elsewhere than in graphs, where they are gone already
         flush_denormals(compiled)
 
     def again(network: nn.Module) -> Any:
@@ -152,14 +150,36 @@ def _compile(
         return network(*args, **kwargs)
 
     wins = any(isinstance(module, SparseChain) for module in compiled.modules())
-    wins = wins and _agrees(lambda: again(compiled), expected)
+    slower = "the outputs of the sparse network differed"
+    wins = wins and agrees(lambda: again(compiled), expected)
     if wins and plan is None:
         dense_ms, compiled_ms = timing.race([lambda: again(model), lambda: again(compiled)], budget_ms=400.0, most=200)
         final = replace(final, dense_ms=dense_ms, compiled_ms=compiled_ms)
         wins = dense_ms >= _WHOLE_WIN * compiled_ms
+        slower = f"the whole network was not faster: {dense_ms:.3f} ms dense, {compiled_ms:.3f} ms sparse"
     rewind()
     rewind_compiled()
-    return _own(compiled, final) if wins else _own(model, replace(final, groups=_all_dense(final.groups)))
+    return _own(compiled, final) if wins else _own(model, _all_dense(final, slower))
+
+
+def _opened(model: nn.Module, run: Callable[[nn.Module], None]) -> tuple[nn.Module, Collection[str]]:
+    """Return the model, or a copy whose attentions have layers for their projections, and which they are."""
+    uses = attention_uses(model, lambda: run(model))
+    return (open_attention_(_evaluating_copy(model), uses), uses) if uses else (model, ())
+
+
+def _closed(compiled: nn.Module, model: nn.Module, attentions: Collection[str]) -> nn.Module:
+    """Put torch's own attention back where nothing in it runs sparse."""
+    parts = dict(compiled.named_modules())
+    for name in attentions:
+        if isinstance(parts.get(name), OpenAttention) and not _is_sparse(parts[name]):
+            whole = _evaluating_copy(model.get_submodule(name))
+            compiled = _replaced(compiled, name, whole)
+    return compiled
+
+
+def _is_sparse(module: nn.Module) -> bool:
+    return any(isinstance(part, SparseChain) for part in module.modules())
 
 
 def _given(inputs: tuple[Any, ...], keywords: dict[str, Any]) -> int | None:
@@ -172,13 +192,15 @@ def _given(inputs: tuple[Any, ...], keywords: dict[str, Any]) -> int | None:
     return given
 
 
-def _all_dense(groups: Sequence[Group]) -> tuple[Group, ...]:
+def _all_dense(plan: Plan, why: str) -> Plan:
     """Return the plan of a network that keeps its own layers: nothing is joined there."""
-    return tuple(
+    groups = tuple(
         Group((name,), None, *((one.dense_ms, one.sparse_ms) if len(one.layers) == 1 else (math.nan, math.nan)))
-        for one in groups
+        for one in plan.groups
         for name in one.layers
     )
+    sparse = [name for group in plan.sparse_groups for name in group.layers]
+    return replace(plan, groups=groups, dense={**plan.dense, **dict.fromkeys(sparse, why)})
 
 
 def _own(model: nn.Module, plan: Plan) -> nn.Module:
@@ -190,76 +212,16 @@ def _own(model: nn.Module, plan: Plan) -> nn.Module:
     return own
 
 
-def _agrees(call: Callable[[], Any], expected: Any) -> bool:
-    try:
-        return _close(call(), expected)
-    except Exception:  # a part may be used in ways that its forward does not show, or answers may not be comparable
-        return False
-
-
-def _close(one: Any, two: Any) -> bool:
-    """Return whether two answers are the same: numbers to the tolerance, everything else exactly."""
-    if is_dataclass(two) and not isinstance(two, type):
-        return type(one) is type(two) and all(_close(getattr(one, f.name), getattr(two, f.name)) for f in fields(two))
-    own, other = pytree.tree_leaves(one), pytree.tree_leaves(two)
-    if len(own) != 1 or own[0] is not one:
-        return len(own) == len(other) and all(_close(mine, theirs) for mine, theirs in zip(own, other, strict=True))
-    if isinstance(two, float):
-        one, two = (torch.tensor(value, dtype=torch.float64) for value in (one, two))
-    if not isinstance(two, Tensor):
-        return type(one) is type(two) and bool(one == two)
-    if not isinstance(one, Tensor) or one.shape != two.shape or one.dtype != two.dtype:
-        return False
-    if not two.is_floating_point():
-        return torch.equal(one, two)
-    finite = two[two.isfinite()]
-    scale = float(finite.abs().max()) if finite.numel() else 0.0
-    # NaN and infinities must stand in the same places: an infinite scale would let everything pass.
-    return torch.allclose(one, two, rtol=0, atol=scale * _TOLERANCE, equal_nan=True)
-
-
-def _count_inputs(model: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, int]:
-    """Run the model once and note how many inputs each part is given, if that is once and tensors by position."""
-    counts: dict[str, int | None] = {}
-    handles = []
-    for name, module in model.named_modules():
-
-        def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], path: str = name) -> None:
-            tensors = all(isinstance(one, Tensor) and not one.is_nested for one in args)
-            counts[path] = len(args) if path not in counts and not kwargs and tensors else None
-
-        handles.append(module.register_forward_pre_hook(note, with_kwargs=True))
-    model(*fresh(inputs), **fresh((keywords,))[0])
-    for handle in handles:
-        handle.remove()
-    return {path: count for path, count in counts.items() if count is not None}
-
-
-def _record_inputs(
-    model: nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any], found: Sequence[Region]
-) -> dict[str, tuple[Any, ...]]:
-    """Run the model once and note what each part is given."""
-    seen: dict[str, tuple[Any, ...]] = {"": inputs}
-    handles = []
-    parts = [region.path for region in found if region.path]
-    for part in parts:
-
-        def note(_: nn.Module, args: tuple[Any, ...], path: str = part) -> None:
-            seen[path] = args
-
-        handles.append(model.get_submodule(part).register_forward_pre_hook(note))
-    if parts:
-        model(*fresh(inputs), **fresh((keywords,))[0])
-    for handle in handles:
-        handle.remove()
-    return seen
-
-
-def _put(model: nn.Module, path: str, part: nn.Module) -> nn.Module:
-    """Replace a part of a model, and return the model."""
+def _replaced(model: nn.Module, path: str, part: nn.Module) -> nn.Module:
     if not path:
         return part
     model.set_submodule(path, part)
+    return model
+
+
+def _put(model: nn.Module, path: str, part: nn.Module) -> nn.Module:
+    """Replace a part of a model by a sparse one, and return the model."""
+    model = _replaced(model, path, part)
     names = path.split(".")
     for above in (model.get_submodule(".".join(names[:k])) for k in range(len(names))):
         # Torch runs these in one call, which reads the weights of their parts; this attribute disables that.
@@ -272,6 +234,7 @@ def _put(model: nn.Module, path: str, part: nn.Module) -> nn.Module:
 class _Made:
     graph: fx.GraphModule | None
     groups: list[Group]
+    uses: list[Use]  # of weights, by their names in the whole network
 
 
 def _compile_region(
@@ -286,20 +249,25 @@ def _compile_region(
     try:
         note_shapes(graph, inputs)
     except Exception:  # a graph for other arguments than these may do anything with them
-        return _Made(None, [])
+        return _Made(None, [], [])
+    places = as_layers(graph)
+    uses = {place: replace(use, name=region.name_of(use.name)) for place, use in places.items()}
+
+    def name_of(place: str) -> str:
+        return uses[place].name
+
+    note_shapes(graph, inputs)
     simplify(graph)
     note_shapes(graph, inputs)
     flush_denormals(graph)
     found = fused_layers(graph)
-    weights.update(
-        {region.name_of(fused.name): (fused.layer.weight.shape, fused.layer.weight.count) for fused in found}
-    )
+    weights.update({name_of(fused.name): (fused.layer.weight.shape, fused.layer.weight.count) for fused in found})
     if plan is not None:
-        chosen = follow(plan, found, region.name_of)
+        chosen = follow(plan, found, name_of)
     else:
         chosen = [group for sequence in sequences(found) for group in selection.choose(sequence, shared)]
-    groups = [replace(group, layers=tuple(map(region.name_of, group.layers))) for group in chosen]
+    groups = [replace(group, layers=tuple(map(name_of, group.layers))) for group in chosen]
     if all(group.kernel is None for group in chosen):
-        return _Made(None, groups)
-    apply(graph, found, chosen, region.name_of)
-    return _Made(CompiledNetwork(graph, graph.graph, type(model).__name__), groups)
+        return _Made(None, groups, list(uses.values()))
+    apply(graph, found, chosen, name_of)
+    return _Made(CompiledNetwork(graph, graph.graph, type(model).__name__), groups, list(uses.values()))

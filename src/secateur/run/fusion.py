@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,16 @@ from secateur.graph.nodes import changes_in_place, counts_samples, has_hooks, mo
 from secateur.run.sparse_layer import Activation, Flattens, Pool, SparseLayer, flattened
 from secateur.run.sparse_weight import SparseWeight
 
-_RELU = {F.relu, torch.relu, "relu", "relu_", F.relu_, torch.relu_}
+_ACTIVATIONS: dict[object, Activation] = {
+    **dict.fromkeys((nn.ReLU, F.relu, torch.relu, "relu", "relu_", F.relu_, torch.relu_), "relu"),
+    **dict.fromkeys((nn.ReLU6, F.relu6), "relu6"),
+    **dict.fromkeys((nn.SiLU, F.silu), "silu"),
+    **dict.fromkeys((nn.Hardswish, F.hardswish), "hardswish"),
+}
+_CLAMPS: dict[object, dict[str, float]] = {
+    **{name: {"min": -math.inf, "max": math.inf} for name in (torch.clamp, torch.clamp_, "clamp", "clamp_")},
+    **{name: {"min_val": -1.0, "max_val": 1.0} for name in (F.hardtanh, F.hardtanh_)},
+}
 _ADD = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _FLATTEN = {torch.flatten, "flatten"}
 _RESHAPE = {"view", "reshape", torch.reshape}
@@ -34,6 +44,7 @@ class FusedLayer:
     nodes: list[fx.Node]
     residual: fx.Node | None = None
     flattens: Flattens | None = None
+    frame: tuple[int, int, int, int] | None = None  # zeros around what a convolution reads, as torch orders them
 
     @property
     def output(self) -> fx.Node:
@@ -42,7 +53,10 @@ class FusedLayer:
 
     def dense(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Compute the same as the network did, with the dense layer."""
-        return self.layer.finish(self.module(flattened(x, self.flattens, self.layer.inputs)), residual)
+        x = flattened(x, self.flattens, self.layer.inputs)
+        if self.frame is not None:
+            x = F.pad(x, self.frame[: 2 * (self.layer.dimensions - 1)])
+        return self.layer.finish(self.module(x), residual)
 
 
 def fused_layers(graph: fx.GraphModule, weights: Mapping[str, SparseWeight] | None = None) -> list[FusedLayer]:
@@ -63,6 +77,7 @@ def fused_layers(graph: fx.GraphModule, weights: Mapping[str, SparseWeight] | No
             continue
         fused = FusedLayer(name, layer, module, source, [node])
         _take_flatten(graph, fused)
+        _take_frame(graph, fused)
         _take_rest(graph, fused, order, taken)
         taken.update(fused.nodes)
         found.append(fused)
@@ -85,6 +100,29 @@ def _take_flatten(graph: fx.GraphModule, fused: FusedLayer) -> None:
         kind = _reshapes(arguments, node.args[0], fused.layer.inputs)
         if kind is not None:
             fused.source, fused.flattens = node.args[0], kind
+
+
+def _take_frame(graph: fx.GraphModule, fused: FusedLayer) -> None:
+    """Let a convolution add the zeros itself that are put around its input."""
+    node, window = fused.source, fused.layer.window
+    if window is None or len(node.users) > 1 or not node.args or not isinstance(node.args[0], fx.Node):
+        return
+    module = module_of(graph, node)
+    if isinstance(module, nn.ZeroPad1d | nn.ZeroPad2d) and not has_hooks(module):
+        given: dict[str, Any] = {"pad": module.padding}
+    elif node.target is F.pad:
+        given = dict(zip(("pad", "mode", "value"), node.args[1:], strict=False)) | dict(node.kwargs)
+    else:
+        return
+    sides = given.get("pad")
+    if given.get("mode", "constant") != "constant" or given.get("value") not in (None, 0) or fused.layer.dimensions < 2:
+        return
+    if not isinstance(sides, list | tuple) or len(sides) > 2 * (fused.layer.dimensions - 1):
+        return
+    if all(isinstance(side, int) and side >= 0 for side in sides):
+        left, right, top, bottom = (*sides, 0, 0, 0, 0)[:4]
+        fused.source, fused.frame = node.args[0], (left, right, top, bottom)
+        fused.layer = replace(fused.layer, window=window.framed_by(fused.frame))
 
 
 def _reshapes(arguments: tuple[Any, ...], x: fx.Node, features: int) -> Flattens | None:
@@ -130,13 +168,26 @@ def _may_take(fused: FusedLayer, other: fx.Node, order: dict[fx.Node, int]) -> b
 
 
 def _activation(node: fx.Node, module: nn.Module | None) -> Activation | None:
-    if type(module) is nn.ReLU or (module is None and node.target in _RELU):
-        return "relu"
     if type(module) is nn.GELU:
         return "gelu" if module.approximate == "none" else "gelu_tanh"
     if module is None and node.target is F.gelu:
         return "gelu" if node.kwargs.get("approximate", "none") == "none" else "gelu_tanh"
-    return None
+    bounds = _bounds(node, module)
+    if bounds is not None:
+        return "relu" if bounds == (0, math.inf) else "relu6" if bounds == (0, 6) else None
+    return _ACTIVATIONS.get(node.target if module is None else type(module))
+
+
+def _bounds(node: fx.Node, module: nn.Module | None) -> tuple[float, float] | None:
+    """Return what a clamp limits numbers to, if they are constants."""
+    if type(module) is nn.Hardtanh:
+        return module.min_val, module.max_val
+    usual = _CLAMPS.get(node.target) if module is None else None
+    if usual is None:
+        return None
+    given = {**usual, **dict(zip(usual, node.args[1:], strict=False)), **node.kwargs}
+    least, most = (one if given[name] is None else given[name] for name, one in usual.items())
+    return (least, most) if isinstance(least, int | float) and isinstance(most, int | float) else None
 
 
 def _pool(node: fx.Node, module: nn.Module | None) -> Pool | None:

@@ -58,7 +58,7 @@ def _load(path: str | PathLike[str], batch: int, max_bytes: int, trust: Collecti
         if inputs_of(skeleton):  # kernels know nothing of layers that round what they read
             return _load_dense(path, max_bytes, trust)
         shape = files.input_shape(skeleton, archive.metadata, path)
-        found_regions = regions(skeleton, 1)
+        found_regions = regions(skeleton, 1).found
         if not is_ours and not _is_whole(found_regions, archive):
             return _load_dense(path, max_bytes, trust)
         [region] = found_regions

@@ -41,6 +41,7 @@ class Plan:
     lanes: int = 8
     dense_ms: float = math.nan  # of the whole network
     compiled_ms: float = math.nan
+    dense: Mapping[str, str] = field(default_factory=dict)  # the layers and weights that stay dense, and why
 
     @property
     def sparse_groups(self) -> tuple[Group, ...]:
@@ -65,6 +66,7 @@ class Plan:
             }
             batch, threads, lanes = (_count(data.pop(name)) for name in ("batch", "threads", "lanes"))
             dense_ms, compiled_ms = (_time(data.pop(name)) for name in ("dense_ms", "compiled_ms"))
+            dense = {_text(name): _text(why) for name, why in data.pop("dense", {}).items()}  # earlier plans lack it
             if data:
                 raise ValueError(f"it has unknown parts: {', '.join(map(str, data))}")
             names = [name for group in groups for name in group.layers]
@@ -72,7 +74,7 @@ class Plan:
                 raise ValueError("its layers are not those it gives the weights of")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"the plan is damaged ({error}): make a new one with compile_sparse") from error
-        return cls(groups, weights, batch, threads, lanes, dense_ms, compiled_ms)
+        return cls(groups, weights, batch, threads, lanes, dense_ms, compiled_ms, dense)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the plan to a file, atomically."""

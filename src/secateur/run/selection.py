@@ -18,7 +18,7 @@ from secateur.run.plan import Group
 from secateur.run.sparse_chain import SparseChain
 
 WIN = 1.1  # how many times faster a sparse layer must be to replace a dense one
-_DENSEST = 0.7  # denser layers are not tried
+DENSEST = 0.7  # denser layers are not tried
 # Longer sequences of layers gain nothing from being one call: with one sample it saves the calls, with several also
 # copying samples to panels and back.
 _FUSED_MS, _FUSED_MS_OF_BATCH = 1.0, 20.0
@@ -82,7 +82,7 @@ def _time_chain(sequence: Sequence[FusedLayer], shared: bool) -> Group:
         return y
 
     density = sum(fused.layer.weight.count for fused in sequence) / max(sum(_size(fused) for fused in sequence), 1)
-    if density > _DENSEST:
+    if density > DENSEST:
         return Group(names, None, timing.race([dense])[0], math.nan)
     convolves = any(fused.layer.window is not None for fused in sequence)
     batch = math.prod(x.shape[:-1]) if first.layer.window is None and not first.flattens else x.shape[0]

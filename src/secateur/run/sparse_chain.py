@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,20 @@ _SIZES_KEPT = 32  # shapes of samples that a chain stays laid out for
 _NO_GRADIENTS = "a compiled network has no gradients: call it under torch.no_grad()"
 
 
+_BUFFERS = ("places", "values", "bias")  # of each layer
+
+
 @dataclass(frozen=True)
 class _Spec:
     shape: tuple[int, ...]
     activation: Activation
     window: Window | None
     pool: Pool | None
+
+    def without_weights(self) -> SparseLayer:
+        """Return a layer that only knows shapes."""
+        empty = SparseWeight(np.zeros(0, np.int32), np.zeros(0, np.float32), self.shape)
+        return SparseLayer(empty, np.zeros(0, np.float32), self.activation, self.window, self.pool)
 
 
 class SparseChain(nn.Module):
@@ -52,8 +61,11 @@ class SparseChain(nn.Module):
         self.kernel, self.flattens, self.merges, self.names = kernel or Kernel(), flattens, merges, names
         self._specs = [_Spec(one.weight.shape, one.activation, one.window, one.pool) for one in layers]
         for index, layer in enumerate(layers):
-            for name, value in (("places", layer.weight.places), ("values", layer.weight.values), ("bias", layer.bias)):
+            for name, value in zip(_BUFFERS, (layer.weight.places, layer.weight.values, layer.bias), strict=True):
                 self.register_buffer(f"{name}{index}", torch.from_numpy(value))
+        specs = [asdict(spec) for spec in self._specs]
+        # All but the weights, as text: what the operator of torch is given.
+        self.spec = json.dumps({"kernel": asdict(self.kernel), "flattens": flattens, "merges": merges, "layers": specs})
         self._reset()
 
     def _reset(self) -> None:
@@ -88,14 +100,30 @@ class SparseChain(nn.Module):
         return found
 
     def _layer(self, index: int, spec: _Spec) -> SparseLayer:
-        places, values, bias = (
-            getattr(self, f"{name}{index}").detach().contiguous().numpy() for name in ("places", "values", "bias")
-        )
+        places, values, bias = (getattr(self, f"{name}{index}").detach().contiguous().numpy() for name in _BUFFERS)
         _require_sound(f"layer {index} of the chain", places, values, bias, spec.shape)
         return SparseLayer(SparseWeight(places, values, spec.shape), bias, spec.activation, spec.window, spec.pool)
 
+    def out_shape(self, shape: torch.Size, residual: torch.Size | None = None) -> tuple[int, ...]:
+        """Return the shape of the result, given those of the input and of the residual."""
+        lead, _, out = self._shapes(shape)
+        # The residual may have more samples than the input, which then broadcasts.
+        return (*lead, *out) if residual is None else tuple(torch.broadcast_shapes((*lead, *out), residual))
+
+    def _shapes(self, shape: torch.Size) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Return the shape of the batch, of a sample, and of its result."""
+        lead, sample = self._split(shape, self._specs[0])
+        out = sample
+        for spec in self._specs:
+            out = spec.without_weights().out_shape(out)
+        return (math.prod(lead),) if self.merges else lead, sample, out
+
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Run the chain on a batch of samples."""
+        if torch.compiler.is_compiling():
+            weights = [getattr(self, f"{name}{k}") for k in range(len(self._specs)) for name in _BUFFERS]
+            kept: Tensor = torch.ops.secateur.sparse_chain(x, residual, weights, self.spec)
+            return kept
         known, threads = self._known.get(x.shape), torch.get_num_threads()
         if (
             known is None
@@ -124,19 +152,12 @@ class SparseChain(nn.Module):
             return traced
         if x.requires_grad and torch.is_grad_enabled():
             raise RuntimeError(_NO_GRADIENTS)
-        first = self._specs[0]
         if not x.is_cpu or x.dtype is not torch.float32:
             raise TypeError(f"a compiled network takes float32 on the CPU, got {x.dtype} on {x.device}")
         x = x.detach().contiguous()
-        lead, sample = self._split(x.shape, first)
-        if self.merges:
-            lead = (math.prod(lead),)
-        out = sample
-        for layer in self.layers():
-            out = layer.out_shape(out)
+        lead, sample, out = self._shapes(x.shape)
         if residual is not None:
-            # The residual may have more samples than the input, which then broadcasts.
-            full = torch.broadcast_shapes((*lead, *out), residual.shape)
+            full = self.out_shape(x.shape, residual.shape)
             grown = tuple(full[: len(full) - len(out)])
             if grown != lead:
                 x = x.view(*lead, *sample).expand(*grown, *sample).contiguous()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
 import numpy as np
@@ -16,7 +17,16 @@ from secateur.graph.layers import is_plain_layer, padding_of
 from secateur.graph.simplify import TINY
 from secateur.run.sparse_weight import Array, SparseWeight
 
-Activation = Literal["none", "relu", "gelu", "gelu_tanh"]
+Activation = Literal["none", "relu", "relu6", "gelu", "gelu_tanh", "silu", "hardswish"]
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+    "hardswish": F.hardswish,
+}
 # How a linear layer flattens its input: each sample to one vector, x.flatten(1), or x.view(-1, features).
 Flattens = Literal["samples", "features"]
 
@@ -36,17 +46,27 @@ class Window:
     """
 
     stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] = (0, 0)
+    padding: tuple[int, int] = (0, 0)  # zeros at the top and at the left
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     lines: bool = False
+    extra: tuple[int, int] = (0, 0)  # how many more zeros there are at the bottom and at the right
+
+    def padded(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the height and width of an image with its zeros."""
+        high, wide = (size[k] + 2 * self.padding[k] + self.extra[k] for k in (0, 1))
+        return high, wide
+
+    def framed_by(self, frame: tuple[int, int, int, int]) -> Window:
+        """Return the window with more zeros: (left, right, top, bottom), as torch orders them."""
+        left, right, top, bottom = frame
+        padding = self.padding[0] + top, self.padding[1] + left
+        return replace(self, padding=padding, extra=(self.extra[0] + bottom - top, self.extra[1] + right - left))
 
     def out(self, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[int, int]:
         """Return the height and width of the result for an image of `size`."""
-        high, wide = (
-            (size[k] + 2 * self.padding[k] - self.dilation[k] * (kernel[k] - 1) - 1) // self.stride[k] + 1
-            for k in (0, 1)
-        )
+        padded = self.padded(size)
+        high, wide = ((padded[k] - self.dilation[k] * (kernel[k] - 1) - 1) // self.stride[k] + 1 for k in (0, 1))
         return high, wide
 
 
@@ -155,17 +175,17 @@ class SparseLayer:
         """Do with torch what follows the product: residual, activation and pooling."""
         if residual is not None:
             y = y + residual
-        if self.activation == "relu":
-            y = F.relu(y)
-        elif self.activation != "none":
-            y = F.gelu(y, approximate="none" if self.activation == "gelu" else "tanh")
+        y = ACTIVATIONS[self.activation](y)
         return y if self.pool is None else F.max_pool2d(y, self.pool.size, self.pool.stride)
 
     def _convolve(self, x: Tensor, window: Window, bias: Tensor) -> Tensor:
         channels, high, wide = self.image(tuple(x.shape))
         size = window.out((high, wide), self.kernel)[1 - self.dimensions :]
-        images = x.reshape(-1, channels, high, wide)
-        columns = F.unfold(images, self.kernel, window.dilation, window.padding, window.stride)
+        (top, left), (padded_high, padded_wide) = window.padding, window.padded((high, wide))
+        images = F.pad(
+            x.reshape(-1, channels, high, wide), (left, padded_wide - wide - left, top, padded_high - high - top)
+        )
+        columns = F.unfold(images, self.kernel, window.dilation, 0, window.stride)
         parts = []
         for csr, taps in zip(self._csr, columns.chunk(window.groups, 1), strict=True):
             flat = taps.transpose(0, 1).reshape(taps.shape[1], -1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from secateur.data.features import PICTURES_AT_A_TIME, Extraction, FeatureType, 
 from secateur.data.images import Shape
 from secateur.data.pictures import printable
 from secateur.data.streams import PictureStream, Place
-from secateur.graph.trace import trace
+from secateur.graph.trace import UntraceableError, trace
 from secateur.nearest import require_one_of
 from secateur.run.compile import compile_sparse
 from secateur.run.plan import Plan
@@ -241,12 +241,12 @@ def reading(network: FeatureNetwork, plan: Path) -> Iterator[Callable[[Tensor], 
 
 def _up_to_layer(network: FeatureNetwork) -> nn.Module:
     """Return the part of a network that computes its features."""
-    graph, wanted = trace(network.model), network.read_module()
-    calls: list[fx.Node] = []
-    if graph is not None:
+    wanted, calls = network.read_module(), list[fx.Node]()
+    with suppress(UntraceableError):
+        graph = trace(network.model)
         name = next(name for name, module in network.model.named_modules() if module is wanted)
         calls = [node for node in graph.graph.nodes if node.op == "call_module" and node.target == name]
-    if graph is None or len(calls) != 1:
+    if len(calls) != 1:
         raise ValueError(f"{network.name} cannot be cut at its layer for sparse kernels: extract without them")
     [call] = calls
     end = call if network.layer is not None else call.args[0]

@@ -11,7 +11,9 @@ from rich.table import Table
 from secateur.report.ratios import times
 from secateur.run.bench import BatchSpeed, Bench, GroupSpeed, LayerSpeed, Machine
 
-_ENGINES = {"compile": "torch.compile", "onnxruntime": "ONNX Runtime"}
+_ENGINES = {"compile": "torch.compile", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+_KINDS = ("too dense", "too small", "not faster")  # reasons that every layer has its own numbers for
+_NAMED = 3  # of the layers that stay dense for one reason, before the others are counted
 
 
 def print_subject(console: Console, source: str, network: str, density: float | None, repeats: int) -> None:
@@ -24,6 +26,10 @@ def print_subject(console: Console, source: str, network: str, density: float | 
 
 def print_batch(console: Console, speed: BatchSpeed, dense_bytes: int) -> None:
     """Print one batch size: every layer, the whole network, other engines, the ceiling and the memory."""
+    fastest = min(speed.engines_ms, key=lambda name: speed.engines_ms[name], default=None)
+    if fastest is not None and speed.engines_ms[fastest] < speed.sparse_ms:
+        name, ms = _ENGINES.get(fastest, fastest), speed.engines_ms[fastest]
+        _say(console, f"Dense {name} is faster here: {_ms(ms)} ms, sparse {_ms(speed.sparse_ms)} ms")
     console.print(layer_table(speed))
     for line in _rivals(speed):
         _say(console, line)
@@ -37,6 +43,8 @@ def print_batch(console: Console, speed: BatchSpeed, dense_bytes: int) -> None:
         )
     else:
         _say(console, "No layer gains by running sparse: the network keeps its own layers")
+    for line in _stays_dense(speed):
+        _say(console, line)
     for name, reason in speed.missing.items():
         _say(console, f"Without {_ENGINES.get(name, name)}: {reason}")
 
@@ -73,6 +81,19 @@ def layer_table(speed: BatchSpeed) -> Table:
     faster = times(speed.speedup)
     table.add_row("whole network", "", _ms(speed.dense_ms), _ms(speed.sparse_ms), faster, style="bold")
     return table
+
+
+def _stays_dense(speed: BatchSpeed) -> Iterator[str]:
+    """Yield a line for each reason why layers stay dense."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in speed.stays_dense.items():
+        kind, _, rest = reason.partition(":")
+        by_reason.setdefault(kind if kind in _KINDS else reason, []).append(
+            f"{name}{f' ({rest.strip()})' * (kind in _KINDS)}"
+        )
+    for reason, names in by_reason.items():
+        others = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        yield f"Dense, {reason}: {', '.join(names[:_NAMED])}{others}"
 
 
 def _rows(group: GroupSpeed) -> Iterator[tuple[str, ...]]:

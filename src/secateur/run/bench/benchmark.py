@@ -45,7 +45,7 @@ def bench(
     batches: Sequence[int] = (1,),
     threads: int | None = None,
     repeats: int = 50,
-    engines: Collection[str] = ("eager", "onnxruntime"),
+    engines: Collection[str] = ("eager", "onnxruntime", "openvino"),
     clock: Clock = time.perf_counter,
     observe: Callable[[BatchSpeed], None] | None = None,
 ) -> Bench:
@@ -96,11 +96,11 @@ def _bench_batch(
     plan = fast.plan
     assert isinstance(plan, Plan)
     engines, missing = prepare_all(model, x, others)
-    dense = LayerClock({name: _layer(model, name) for group in plan.groups for name in group.layers}, clock)
+    dense = LayerClock(_modules(model, [name for group in plan.groups for name in group.layers]), clock)
     chains = chains_of(fast, plan)
-    sparse = LayerClock(
-        {group.layers[0]: chains.get(group) or _layer(fast, group.layers[0]) for group in plan.groups}, clock
-    )
+    calls_of = {group.layers[0]: chains.get(group) for group in plan.groups}
+    kept = _modules(fast, [name for name, chain in calls_of.items() if chain is None])
+    sparse = LayerClock({name: chain for name, chain in calls_of.items() if chain is not None} | kept, clock)
     with torch.inference_mode():
         with sparse:
             fast(x)  # notes the shapes
@@ -123,7 +123,7 @@ def _bench_batch(
     sparse_bytes = dense_bytes(fast) - stored + sum(read_bytes(chain) for chain in chains.values())
     dense_ms, compiled_ms, apart_ms = (timed.medians_ms(repeats) for timed in (dense, sparse, apart))
     medians = _LayerTimes(
-        model, len(x), here, sparse_bytes, dense_ms, compiled_ms, apart_ms, sparse.moved, sparse.shapes
+        _counted(model, plan), len(x), here, sparse_bytes, dense_ms, compiled_ms, apart_ms, sparse.moved, sparse.shapes
     )
     speed = BatchSpeed(
         batch=len(x),
@@ -137,6 +137,7 @@ def _bench_batch(
         sparse_bytes=sparse_bytes,
         held_bytes=sparse_bytes + stored,
         missing=missing,
+        stays_dense=plan.dense,
     )
     return speed, {name: engine.version for name, engine in engines.items()}
 
@@ -145,7 +146,7 @@ def _bench_batch(
 class _LayerTimes:
     """What the clocks at the layers found at one batch size; times are medians by name of a layer."""
 
-    model: nn.Module
+    weights: Mapping[str, tuple[tuple[int, ...], int]]  # shape and number of non-zeros
     batch: int
     here: Machine
     working_set: int  # bytes of all weights that the compiled network reads
@@ -165,12 +166,11 @@ class _LayerTimes:
 
     def _layer_speed(self, name: str, group: Group, sparse_ms: float | None) -> LayerSpeed:
         is_alone = len(group.layers) == 1
-        weight = _layer(self.model, name).get_parameter("weight")
-        kept = int(torch.count_nonzero(weight))
+        shape, kept = self.weights[name]
         # A layer that the dense network computes together with others, as torch does in a transformer, is not called
         # by itself there: then the time counts that was measured when the plan was made.
         dense_ms = self.dense_ms.get(name, group.dense_ms if is_alone else 0.0)
-        return LayerSpeed(name, weight.numel(), kept, dense_ms, sparse_ms if is_alone else self.apart_ms.get(name))
+        return LayerSpeed(name, math.prod(shape), kept, dense_ms, sparse_ms if is_alone else self.apart_ms.get(name))
 
     def _limit(self, group: Group, chain: SparseChain) -> Limit:
         first = group.layers[0]
@@ -187,5 +187,19 @@ def _require_same_answer(fast: nn.Module, model: nn.Module, x: Tensor) -> None:
     require_same_answer(answer, expected)
 
 
-def _layer(model: nn.Module, name: str) -> nn.Module:
-    return model if is_plain_layer(model) else model.get_submodule(name)
+def _counted(model: nn.Module, plan: Plan) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Return the shape of each layer's weight and its non-zeros: as given, if it is a module, else as compiled."""
+    given = {
+        name: module.get_parameter("weight")
+        for name, module in _modules(model, list(plan.weights)).items()
+        if "weight" in module._parameters
+    }
+    return {**plan.weights, **{name: (weight.shape, int(weight.count_nonzero())) for name, weight in given.items()}}
+
+
+def _modules(model: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:
+    """Return the modules of some layers; a product that a forward pass computes by itself has none."""
+    if is_plain_layer(model):
+        return dict.fromkeys(names, model)
+    modules = dict(model.named_modules())
+    return {name: modules[name] for name in names if name in modules and f"{name}@2" not in names}

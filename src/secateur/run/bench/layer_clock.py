@@ -33,8 +33,10 @@ class LayerClock:
             answer = forward(*args, **kwargs)
             spent[name] = spent.get(name, 0.0) + clock() - start
             if name not in self.shapes:
-                self.shapes[name] = tuple(args[0].shape)
-                self.moved[name] = sum(one.nbytes for one in (*args, answer) if isinstance(one, Tensor))
+                self.shapes[name] = tuple(next(iter((*args, *kwargs.values()))).shape)
+                self.moved[name] = sum(
+                    one.nbytes for one in (*args, *kwargs.values(), answer) if isinstance(one, Tensor)
+                )
             return answer
 
         return timed

@@ -68,6 +68,7 @@ class BatchSpeed:
     sparse_bytes: int  # weights as the kernels and the layers that stay dense read them
     held_bytes: int  # the same, and what is kept to copy and save the network
     missing: Mapping[str, str] = field(default_factory=dict)  # engines that are not available, and why
+    stays_dense: Mapping[str, str] = field(default_factory=dict)  # layers and weights that do, and why
 
     @property
     def ceiling(self) -> float | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 import numpy as np
 
 from secateur import native
 from secateur.run.kernels.packing import Packed
+from secateur.run.sparse_layer import Activation
 from secateur.run.sparse_weight import Array
 
 _INT64, _POINTER = ctypes.c_int64, ctypes.c_void_p
@@ -48,7 +49,7 @@ class Step(ctypes.Structure):
 
 
 LINEAR, CONVOLUTION = 0, 1
-ACTIVATIONS = {"none": 0, "relu": 1, "gelu": 2, "gelu_tanh": 3}
+ACTIVATIONS = {name: number for number, name in enumerate(get_args(Activation))}  # as native/sparse_step.h counts
 
 # A chain, samples, how many, results, threads, and what is added before the last activation.
 Call: TypeAlias = Callable[[int, int, int, int, int, "int | None"], int]

@@ -150,7 +150,7 @@ def _convolution(
 def _panel_convolution(layer: SparseLayer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, bindings.Step]:
     """Lay a convolution out for samples side by side: weights are features of the padded image."""
     assert layer.window is not None
-    plane_rows, pitch = (size + 2 * pad for size, pad in zip(sample[1:], layer.window.padding, strict=True))
+    plane_rows, pitch = layer.window.padded((sample[1], sample[2]))
     channel, down, right = taps(layer)
     offset = (channel * plane_rows + down) * pitch + right
     block, segment = max(layer.inputs, 1), max(layer.weight.shape[0], 1)

@@ -174,7 +174,7 @@ class Image:
     def is_whole(self) -> bool:
         """Whether it can be read where it stands: nothing is to be padded or split."""
         assert self.layer.window is not None
-        return (*self.layer.window.stride, *self.layer.window.padding) == (1, 1, 0, 0)
+        return self.layer.window.stride == (1, 1) and self.layer.window.padded(self.size) == self.size
 
     def run_bytes(self, frame: Frame, lanes: int) -> int:
         """Return a channel's part of what is summed side by side.
