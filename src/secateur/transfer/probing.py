@@ -27,7 +27,7 @@ from secateur.transfer.remembered import Arrays, remembered, remembered_path
 from secateur.transfer.statistics import mean_score
 from secateur.transfer.task import Attributes, Classification, Picture, Retrieval, TransferTask
 
-_PROTOCOL = 1  # to be raised when a probe changes: kept answers are then computed again
+_PROTOCOL = 2  # to be raised when a probe changes: kept answers are then computed again
 
 
 @dataclass(frozen=True, eq=False)
