@@ -39,7 +39,11 @@ def test_two_files_are_compared_as_a_table_and_as_json(colours, command, tmp_pat
     code, said, _ = command("transfer", "0.cut", "1.cut", *colours, "--json")
     found = json.loads(said)
     assert code == 0
-    assert found == json.loads((tmp_path / "out/found.json").read_text())
+    saved = json.loads((tmp_path / "out/found.json").read_text())
+    assert all(each["tasks"][0].pop("seconds") > 0 for each in (found, saved))
+    assert found == saved
+    assert found["threads"] >= 1
+    assert {"secateur", "torch", "machine"} <= set(found["versions"])
     assert [network["name"] for network in found["networks"]] == ["0", "1"]
     assert found["networks"][0]["features"] == 100
 
@@ -58,6 +62,14 @@ def test_several_networks_are_named_and_compared_in_pairs(colours, command, tmp_
     _, said, _ = command("transfer", *networks, *colours, "--pair", "ours", "theirs")
     assert "ours − theirs" in said
     assert "50,200 (1.0×)" in said
+
+
+def test_networks_are_fine_tuned_where_asked(colours, command):
+    settings = ("--fine-tune", "--fine-tune-epochs", "2", "--fine-tune-lr", "0.01")
+    code, said, _ = command("transfer", "0.cut", "1.cut", *colours, *settings, "--json")
+    assert code == 0
+    probe = json.loads(said)["tasks"][0]["probes"][-1]
+    assert (probe["probe"], probe["lr"]) == ("fine-tuned", {"0": 0.01, "1": 0.01})
 
 
 def test_the_results_that_are_saved_stand_in_table_3(colours, command):
@@ -87,6 +99,8 @@ def test_a_module_is_compared_on_sparse_kernels_at_a_named_layer(colours, comman
         (("resnet-50", "1.cut"), 2, "there is no file, run or pretrained network"),
         (("alexnet-torchvision", "1.cut"), 2, "the pretrained alexnet-torchvision has no weights for"),
         (("0.cut", "2.cut"), 1, "2.cut"),
+        (("0.cut", "1.cut", "--fine-tune-lr", "0.1"), 2, "--fine-tune-epochs and --fine-tune-lr need --fine-tune"),
+        (("0.cut", "1.cut", "--fine-tune", "--fine-tune-lr", "0"), 2, "lr must be one positive number or more"),
         (("0.cut",), 2, "PRUNED is missing: name one network or more to compare with DENSE"),
         (("0.cut", "=1.cut"), 2, '"=1.cut" is not NAME=SOURCE'),
         (("a=0.cut", "a=1.cut"), 2, 'two networks are called "a": choose names by NAME=SOURCE'),

@@ -1,6 +1,7 @@
 """The page of a study shows scores, curves, where networks disagree and how alike their layers are."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from secateur.transfer.task import Attributes, Classification, Query, Retrieval
 
 pytest.importorskip("bokeh", reason="the report extra is not installed")
 
+from secateur.report.page.chart import short_number
 from secateur.report.page.transfer import render_transfer_page
 
 COLOURS = np.arange(150) % 3
@@ -59,13 +61,35 @@ def test_neighbours_of_a_query_leave_out_what_is_ignored(pictures, tmp_path, net
             assert example.query not in [near.picture for near in nearest]
 
 
+def test_the_pictures_of_an_attribute_are_those_that_rank_highest(pictures, tmp_path, networks):
+    labels = np.where(COLOURS[:, None] == np.arange(2), 1, -1)
+    labels[100:, 1] = 0
+    task = Attributes(("red", "green"), pictures[:60], labels[:60], pictures[60:], labels[60:], "ap")
+    found = disagreement(networks, "hues", task, tmp_path)
+    [scored] = next(study(networks, {"hues": task}, cache=tmp_path)).tasks
+    for place, network in enumerate(("dense", "<pruned>")):
+        mean = np.mean([scores[place] for scores in found.by_attribute.values()])
+        assert mean == pytest.approx(scored.main.scores[network])
+    assert (found.kind, found.measure, found.items) == ("attributes", "AP", 2)
+    for example in found.examples:
+        column = task.attributes.index(example.label)
+        assert example.query is None
+        for near in (near for nearest in example.nearest for near in nearest):
+            assert near.is_right == (labels[pictures.index(near.picture), column] > 0)
+            assert 60 <= pictures.index(near.picture) < (150 if column == 0 else 100)
+
+
+def test_ticks_of_an_axis_have_prefixes_of_thousands():
+    assert [short_number(each) for each in (0.5, 300, 1500, 3e6, 2e9)] == ["0.5", "300", "1.5 k", "3 M", "2 G"]
+
+
 def test_the_page_has_every_section_and_needs_no_network(pictures, tmp_path, networks, classes):
     labels = np.where(COLOURS[:60, None] == np.arange(2), 1, -1)
     attributes = Attributes(("a", "b"), pictures[:30], labels[:30], pictures[30:60], labels[30:], "auc")
     tasks = {"colours": classes, "hues": attributes}
     *_, found = study(networks, tasks, cache=tmp_path / "cache")
-    assert disagreement(networks, "hues", attributes, tmp_path / "cache") is None
-    page = render_transfer_page(found, [disagreement(networks, "colours", classes, tmp_path / "cache")])
+    compared = [disagreement(networks, name, task, tmp_path / "cache") for name, task in tasks.items()]
+    page = render_transfer_page(replace(found, versions={"torch": "2.0"}), compared)
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
     assert headings == [
         "Scores",
@@ -73,8 +97,13 @@ def test_the_page_has_every_section_and_needs_no_network(pictures, tmp_path, net
         "Where the networks disagree",
         "Similarity of layers",
     ]
-    assert re.findall(r'class="plot" id="chart-(.*?)"', page) == ["curve-0-colours", "curve-1-hues", "similarity"]
-    assert len(re.findall(r'src="data:image/jpeg;base64,', page)) == 4 * (1 + 2 * 5)
+    assert re.findall(r'class="plot" id="chart-(.*?)"', page) == [
+        *("curve-0-colours", "curve-1-hues", "attributes-1-hues", "similarity")
+    ]
+    assert len(re.findall(r'src="data:image/jpeg;base64,', page)) == 4 * (1 + 2 * 5) + 2 * 2 * 5
+    assert "dense: AUC" in page
+    assert "Of 2 attributes, " in page
+    assert re.search(r"Computed with torch 2.0; \d+ threads?, \d+\.\d minutes", page)
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
     assert found.means[0].sentence in page
     assert "<pruned>" not in page[: page.index("<script")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -17,12 +17,14 @@ from secateur.cli.complaints import UsageError, usage
 from secateur.cli.flags import Command, DataRoot, Json, Trust, allow_imports, named, optional
 from secateur.data.features import FeatureType
 from secateur.experiments.feature_network import Source, feature_network, parse_sources, require_source
+from secateur.experiments.versions import versions
 from secateur.networks import is_import_path, modules_of
 from secateur.plain_data import to_plain
 from secateur.report.tables.transfer import study_grids
 from secateur.report.terminal import Watcher, say
 from secateur.results import write
 from secateur.transfer.features import FeatureNetwork
+from secateur.transfer.fine_tuning import FineTuneConfig
 from secateur.transfer.outcome import TransferStudy
 from secateur.transfer.task import TransferTask
 
@@ -68,6 +70,13 @@ class Transfer(Command):
     ] = None
     sparse: Annotated[bool, Doc("extract features with kernels that skip zeros, where these are faster")] = False
     half: Annotated[bool, Doc("keep features as 16-bit floats, in half the space")] = False
+    fine_tune: Annotated[
+        bool, Doc("fine-tune the whole networks on classes and attributes too, with their zeros kept")
+    ] = False
+    fine_tune_epochs: Annotated[int, Doc("passes over the training pictures of a task")] = FineTuneConfig().epochs
+    fine_tune_lr: Annotated[
+        tuple[float, ...], Doc("learning rates; one training picture in five, held out, chooses one of several")
+    ] = FineTuneConfig().lr
     save: Annotated[
         Path | None, optional("PATH"), Doc("a JSON file to write the result to as well, after each task")
     ] = None
@@ -95,6 +104,7 @@ class Transfer(Command):
             if not self.tasks:
                 raise ValueError("--tasks needs a value: names of data sets, or folders of classes")
             entries = [find(task) for task in self.tasks]
+            fine_tuning = self._fine_tuning()
             for path in (self.save, self.page):
                 if path is not None:
                     require_file(path).parent.mkdir(parents=True, exist_ok=True)  # before hours of work
@@ -114,8 +124,10 @@ class Transfer(Command):
                 cache=root / "features",
                 pairs=self.pair,
                 dtype=dtype,
+                fine_tune=fine_tuning,
                 progress=watcher.step,
             ):
+                found = replace(found, versions=versions())
                 _say_task(console, found)
                 if self.save is not None:
                     write(self.save, found)
@@ -130,6 +142,12 @@ class Transfer(Command):
             _write_page(self.page, found, networks, tasks, root / "features", dtype)
             say(console, f"wrote {self.page}")
         return 0
+
+    def _fine_tuning(self) -> FineTuneConfig | None:
+        config = FineTuneConfig(epochs=self.fine_tune_epochs, lr=self.fine_tune_lr)
+        if config != FineTuneConfig() and not self.fine_tune:
+            raise ValueError("--fine-tune-epochs and --fine-tune-lr need --fine-tune")
+        return config if self.fine_tune else None
 
     def _networks(self, sources: Sequence[Source]) -> list[FeatureNetwork]:
         imported = [source.text for source in sources if is_import_path(source.text)]
@@ -157,7 +175,7 @@ def _write_page(
         disagreement((networks[0], networks[1]), name, task, cache, examples=examples, dtype=dtype)
         for name, task in tasks.items()
     ]
-    write_transfer_page(found, [each for each in compared if each is not None], path)
+    write_transfer_page(found, compared, path)
 
 
 def _say_task(console: Console, found: TransferStudy) -> None:

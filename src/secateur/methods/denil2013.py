@@ -5,8 +5,8 @@ which V is trained and the dictionary U is fixed by kernel ridge regression from
 
     W[i] = V[i] · (K_α + λ·1)⁻¹ · k_α        k(a, b) = exp(−|a − b|² / 2σ²)
 
-Units come in groups (their columns) with places of their own, so that together they see every input. Published: more
-than 95 % of the weights predicted without loss in accuracy, in the best case, on MNIST and on speech.
+Units come in groups (their columns) with places of their own, so that together they see every input. Published: in
+the best case, more than 95 % of the weights of a network predicted without any drop in accuracy.
 
 A kernel needs a topology. Theirs is the image for the first layer and the covariance of the activations for the others,
 which takes data to compute and a matrix to store; here inputs that are no image lie on a line, in their order, and

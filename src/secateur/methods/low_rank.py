@@ -6,8 +6,8 @@ section 3.2.2), and both factors are fine-tuned with the rest of the network:
     W = U·S·Vᵀ  ≈  A·B    with A the first r columns of U·√S and B the first r rows of √S·Vᵀ, r·(m + n) numbers of m·n
 
 The filters (filters, channels, height, width) of a convolution are folded to a matrix in two ways: filters by the rest,
-or channels by the rest; the one that keeps more of Σσ² at the wanted ratio is taken. Published: 2–3 times fewer weights
-in the layers, within 1 % of the error. They choose ranks by hand; here a budget does. With E_l = Σ_{k ≤ r}σ_k² / Σσ_k²,
+or channels by the rest; the one that keeps more of Σσ² at the wanted ratio is taken. Published: convolutions twice as
+fast, accuracy within 1 %. They choose ranks by hand; here a budget does. With E_l = Σ_{k ≤ r}σ_k² / Σσ_k²,
 the share of a layer that its rank keeps, Π E_l over all layers is made as large as it gets: the next rank goes where
 
     ln(E_l(r + 1) / E_l(r)) / (m + n)

@@ -6,7 +6,7 @@ A weight of a layer is −Δ, 0 or Δ, and signals between layers have 3 bits. A
 
 is fitted to every layer, and the network is retrained: it computes with Q(w) and with signals on a grid, and gradients
 by these move full-precision shadows w; Δ stays. Inputs of the first layer have 8 bits. Published: character recognition
-of handwritten digits and phoneme recognition with "negligible" loss; no figure for this network.
+and phoneme recognition with "only negligible performance loss"; no figure for this network.
 
 Returns a network of the original class whose layers have a child `inputs` that rounds what they are given
 (`secateur.functions.inputs`): weights alone cannot say that. Files keep its buffers, and `load` restores it.

@@ -48,12 +48,14 @@ class ProbeResult:
     """The scores of all networks under one probe, from 0 to 1, by their names.
 
     `penalties` are the values of C that cross-validation chose: one, or one for each attribute; none without an SVM.
+    `lr` are the learning rates that fine-tuning chose.
     """
 
     probe: Probe
     scores: Mapping[str, float]
     differences: tuple[Difference, ...]
     penalties: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    lr: Mapping[str, float] = field(default_factory=dict)
 
     def difference(self, pair: Pair) -> Difference:
         """Return the difference of a pair of networks."""
@@ -64,7 +66,8 @@ class ProbeResult:
 class TaskResult:
     """All networks on one task; the first probe is the paper's.
 
-    `similarity` is the linear CKA of each layer with the same one of the dense network, by the name of the network.
+    `seconds` is the wall time of the command that wrote this; features and answers that it found in files took none of
+    it. `similarity` is the linear CKA of each layer with the same one of the dense network, by the name of the network.
     """
 
     task: str
@@ -72,6 +75,7 @@ class TaskResult:
     items: int  # test pictures or queries
     probes: tuple[ProbeResult, ...]
     similarity: Mapping[str, tuple[LayerSimilarity, ...]] = field(default_factory=dict)
+    seconds: float = math.nan  # not recorded in files of older versions
 
     def __post_init__(self) -> None:
         if not self.probes:
@@ -94,6 +98,8 @@ class TransferStudy:
     networks: tuple[StudiedNetwork, ...]
     tasks: tuple[TaskResult, ...] = ()
     means: tuple[Difference, ...] = ()
+    threads: int = 0  # 0: not recorded
+    versions: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         names = {network.name for network in self.networks}
@@ -113,6 +119,11 @@ class TransferStudy:
     def pruned(self) -> tuple[StudiedNetwork, ...]:
         """All networks but the dense one."""
         return self.networks[1:]
+
+    @property
+    def seconds(self) -> float:
+        """The wall time of all tasks; NaN if that of one is not recorded."""
+        return sum(task.seconds for task in self.tasks)
 
     @property
     def pairs(self) -> tuple[Pair, ...]:

@@ -5,10 +5,8 @@ Every probe returns one result per test picture or query, so that two networks c
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +20,7 @@ from secateur.transfer.metrics import (
     oxford_average_precision,
     recall_at_4,
 )
-from secateur.transfer.svm import Weights, decisions, fit_svms
+from secateur.transfer.svm import OPTIMUM, Weights, decisions, fit_svms
 from secateur.transfer.task import Labels, Query
 
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)  # the values of C that cross-validation tries
@@ -30,7 +28,6 @@ FOLDS = 3
 NEIGHBOURS = 5
 SCORES = {"ap11": average_precision_11, "ap": average_precision, "auc": auc}  # of attributes
 _RANKINGS = {"ap": oxford_average_precision, "recall@4": recall_at_4}
-_MOST_ITERATIONS = 5000
 _BLOCK = 256  # test pictures or queries whose distances to all others are in memory at a time
 
 
@@ -70,7 +67,9 @@ def classify_by_svm(train: Numbers, labels: Labels, test: Numbers, *, folds: int
                 predicted = classes[np.argmax(decisions(train[held_out], weights), axis=1)]
                 means[index] += np.mean(predicted == labels[held_out])
     penalty = PENALTIES[int(np.argmax(means))] if means.any() else 1.0
-    return Predictions(_svm(penalty, seed, train, labels).predict(test), penalty)
+    classes = np.unique(labels)
+    weights = _optimum(train, np.where(labels[:, None] == classes, 1, -1), penalty)
+    return Predictions(classes[np.argmax(decisions(test, weights), axis=1)], penalty)
 
 
 def recognise_by_svm(
@@ -80,17 +79,13 @@ def recognise_by_svm(
 
     A constant attribute, one whose training labels are all equal, cannot be learned: all its decisions are 0.
     """
-    found, penalties = np.zeros((len(test), labels.shape[1])), []
-    best = _best_penalties(train, labels, score, folds, seed)
-    for attribute, column in enumerate(labels.T):
-        known = np.flatnonzero(column)
-        if len(np.unique(column[known])) < 2:
-            penalties.append(float("nan"))
-            continue
-        svm = _svm(best[attribute], seed, train[known], column[known])
-        found[:, attribute] = svm.decision_function(test)
-        penalties.append(best[attribute])
-    return Decisions(found, tuple(penalties))
+    can_learn = np.array([len(np.unique(column[column != 0])) > 1 for column in labels.T])
+    best = np.where(can_learn, _best_penalties(train, labels, score, folds, seed), np.nan)
+    found = np.zeros((len(test), labels.shape[1]))
+    for penalty in np.unique(best[can_learn]).tolist():
+        chosen = best == penalty
+        found[:, chosen] = decisions(test, _optimum(train, labels[:, chosen], penalty))
+    return Decisions(found, tuple(best.tolist()))
 
 
 def classify_by_neighbours(
@@ -186,21 +181,12 @@ def _path(train: Numbers, targets: Numbers) -> Iterator[Weights]:
         yield weights
 
 
-def _svm(penalty: float, seed: int, train: Numbers, labels: Labels) -> Any:
-    """Fit scikit-learn's linear SVM.
-
-    The C is chosen by `fit_svms`, which is many times as fast; what is reported comes from here.
-    """
-    try:
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.svm import LinearSVC
-    except ModuleNotFoundError as error:
-        remedy = "pip install 'secateur[transfer]'"
-        raise DataError(f"linear SVMs are those of scikit-learn, which is not installed: {remedy}") from error
-    with warnings.catch_warnings():
-        # With a large C, the last digits of the weights still move after thousands of iterations; classes do not.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return LinearSVC(C=penalty, dual="auto", random_state=seed, max_iter=_MOST_ITERATIONS).fit(train, labels)
+def _optimum(train: Numbers, targets: Numbers, penalty: float) -> Weights:
+    """Return the weights of SVMs that are reported; those for smaller C lead there faster than zeros do."""
+    weights = None
+    for smaller in (each for each in PENALTIES if each < penalty):
+        weights = fit_svms(train, targets, smaller, weights)
+    return fit_svms(train, targets, penalty, weights, tolerance=OPTIMUM)
 
 
 def _cosines(test: Numbers, train: Numbers) -> Iterator[Numbers]:

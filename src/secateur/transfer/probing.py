@@ -13,6 +13,7 @@ import numpy as np
 
 from secateur.data.features import FeatureType
 from secateur.transfer.features import FeatureNetwork, Progress, digest_of, extract_all, extract_by_folder, normalized
+from secateur.transfer.fine_tuning import FineTuneConfig, fine_tune
 from secateur.transfer.metrics import Numbers, accuracy
 from secateur.transfer.outcome import Probe
 from secateur.transfer.probes import (
@@ -27,7 +28,8 @@ from secateur.transfer.remembered import Arrays, remembered, remembered_path
 from secateur.transfer.statistics import mean_score
 from secateur.transfer.task import Attributes, Classification, Picture, Retrieval, TransferTask
 
-_PROTOCOL = 1  # to be raised when a probe changes: kept answers are then computed again
+# To be raised when a probe changes: kept answers are then computed again.
+_PROTOCOL, _FINE_TUNING = 2, 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +40,7 @@ class Found:
     score: float
     items: Numbers
     penalties: tuple[float, ...] = ()
+    lr: float | None = None  # of fine-tuning
 
 
 def probe(
@@ -55,6 +58,27 @@ def probe(
         Found(kind, float(arrays[f"{kind} score"]), arrays[kind], tuple(arrays[f"{kind} penalties"].tolist()))
         for kind in kinds
     )
+
+
+def probe_by_fine_tuning(
+    network: FeatureNetwork,
+    task: Classification | Attributes,
+    cache: Path,
+    config: FineTuneConfig,
+    *,
+    seed: int = 0,
+    progress: Progress = lambda done, total: None,
+) -> Found:
+    """Return what the whole network finds once it is fine-tuned on the task with its zeros kept."""
+    key = ["fine-tuned", _FINE_TUNING, config.as_key(), *_key(network, task, "float32", seed)]
+    folder = remembered_path(cache, key).with_suffix(".fine-tuning")
+
+    def make() -> Arrays:
+        found = fine_tune(network, task, config, folder, seed=seed, progress=progress)
+        return {"items": found.items, "score": np.array(found.score), "lr": np.array(found.lr)}
+
+    arrays = remembered(cache, key, make)
+    return Found("fine-tuned", float(arrays["score"]), arrays["items"], lr=float(arrays["lr"]))
 
 
 def extract_for(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,16 +11,18 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 
 from secateur.data import DataError
 from secateur.data.features import FeatureType
 from secateur.data.pictures import printable
 from secateur.measure.counts import count
-from secateur.transfer.features import FeatureNetwork, Progress, digest_of
+from secateur.transfer.features import FeatureNetwork, digest_of
+from secateur.transfer.fine_tuning import FineTuneConfig
 from secateur.transfer.metrics import Numbers
 from secateur.transfer.outcome import Difference, Pair, ProbeResult, StudiedNetwork, TaskResult, TransferStudy
 from secateur.transfer.probes import SCORES
-from secateur.transfer.probing import Found, extract_for, groups_of, probe
+from secateur.transfer.probing import Found, extract_for, groups_of, probe, probe_by_fine_tuning
 from secateur.transfer.remembered import remembered
 from secateur.transfer.similarity import Kernels, compare_layers, kernels_of, sample_of
 from secateur.transfer.statistics import (
@@ -45,6 +48,7 @@ def study(
     cache: Path,
     pairs: Sequence[Pair] = (),
     dtype: FeatureType = "float32",
+    fine_tune: FineTuneConfig | None = None,
     seed: int = 0,
     progress: StudyProgress = lambda task, done, total: None,
 ) -> Iterator[TransferStudy]:
@@ -53,15 +57,16 @@ def study(
     The first network is the dense one; all others are compared with it, and the networks named in `pairs` with each
     other. Features are normalised to length 1, and may be of different sizes. They are kept in `cache`, as are the
     answers of every probe: the same study continues where it was interrupted, and another one of the same networks
-    computes what is new. The seed is that of cross-validation and of all resampling.
+    computes what is new. With `fine_tune`, whole networks are fine-tuned on classes and attributes too, with their
+    zeros kept. The seed is that of cross-validation, of fine-tuning and of all resampling.
     """
     wanted = pairs_of([network.name for network in networks], pairs)
     for name, task in tasks.items():
         _require_test_pictures(name, task)
-    found = TransferStudy(networks=tuple(map(_describe, networks)))
+    found = TransferStudy(networks=tuple(map(_describe, networks)), threads=torch.get_num_threads())
     intervals: dict[Pair, list[Interval]] = {pair: [] for pair in wanted}
     for name, task in tasks.items():
-        result, new = _evaluate(networks, name, task, wanted, cache, dtype, seed, partial(progress, name))
+        result, new = _evaluate(networks, name, task, wanted, cache, dtype, fine_tune, seed, progress)
         for pair in wanted:
             intervals[pair].append(new[pair])
         means = tuple(_mean(pair, intervals[pair]) for pair in wanted)
@@ -101,15 +106,21 @@ def _evaluate(
     pairs: Sequence[Pair],
     cache: Path,
     dtype: FeatureType,
+    fine_tune: FineTuneConfig | None,
     seed: int,
-    progress: Progress,
+    progress: StudyProgress,
 ) -> _Tested:
-    extract_for(networks, task, cache, dtype=dtype, seed=seed, progress=progress)
+    started = time.perf_counter()
+    extract_for(networks, task, cache, dtype=dtype, seed=seed, progress=partial(progress, name))
     answers: dict[str, tuple[Found, ...]] = {}
     kernels: dict[str, Kernels] = {}
     sample = sample_of(groups_of(task)[-1])
     for network in networks:
         answers[network.name] = probe(network, task, cache, dtype=dtype, seed=seed)
+        if fine_tune is not None and not isinstance(task, Retrieval):
+            tuned = partial(progress, f"{name}, {network.name} fine-tuned")
+            found = probe_by_fine_tuning(network, task, cache, fine_tune, seed=seed, progress=tuned)
+            answers[network.name] += (found,)
         key = ["kernels", digest_of(network, sample, dtype)]
         kernels[network.name] = remembered(cache, key, partial(kernels_of, network, sample))
     probes, intervals = [], {}
@@ -125,6 +136,7 @@ def _evaluate(
                 scores={network: found.score for network, found in by_name.items()},
                 differences=tuple(_difference(pair, *compared[pair]) for pair in pairs),
                 penalties={network: found.penalties for network, found in by_name.items() if found.penalties},
+                lr={network: found.lr for network, found in by_name.items() if found.lr is not None},
             )
         )
     dense = kernels[networks[0].name]
@@ -134,6 +146,7 @@ def _evaluate(
         items=len(_test_pictures(task)),
         probes=tuple(probes),
         similarity={network.name: compare_layers(dense, kernels[network.name]) for network in networks[1:]},
+        seconds=time.perf_counter() - started,
     )
     return _Tested(result, intervals)
 

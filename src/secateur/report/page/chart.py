@@ -132,6 +132,21 @@ def scaled_figure(x: str, y: str, values: Iterable[float]) -> figure:
     return plot
 
 
+def set_log_ticks(plot: figure, low: float, high: float) -> None:
+    """Label a logarithmic x axis between two values with short numbers, such as 300, 20 k and 3 M."""
+    ticks = log_ticks(low, high)
+    plot.xaxis.ticker = FixedTicker(ticks=ticks)
+    plot.xaxis.major_label_overrides = {tick: short_number(tick) for tick in ticks}
+
+
+def short_number(value: float) -> str:
+    """Write a number with the prefix k, M or G of its thousands."""
+    for size, prefix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= size:
+            return f"{value / size:g}{prefix}"
+    return f"{value:g}"
+
+
 def log_ticks(low: float, high: float) -> list[float]:
     """Return the ticks of a logarithmic axis between two values, few enough for a phone and never a single one.
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from bokeh.models import ColumnDataSource, FixedTicker, NumeralTickFormatter
+from bokeh.models import ColumnDataSource
 from bokeh.models.annotations import Whisker
 from bokeh.plotting import figure
 
@@ -21,9 +21,9 @@ from secateur.report.page.chart import (
     Key,
     hover,
     in_words,
-    log_ticks,
     new_figure,
     scaled_figure,
+    set_log_ticks,
     shortened,
     style,
     to_item,
@@ -51,8 +51,7 @@ def size_chart(comparison: Comparison, points: Sequence[Point], size: Size) -> C
     sizes = [*(_size(point, size).value for point in drawn), *(getattr(each, size) for each in known)]
     errors = [*(point.error.value for point in drawn), *(each.error for each in known)]
     plot = new_figure(f"{_UNITS[size]}, log scale", "test error %", x_axis_type="log", height=420)
-    plot.xaxis.ticker = FixedTicker(ticks=log_ticks(min(sizes) / 1.2, max(sizes) * 1.2))
-    plot.xaxis.formatter = NumeralTickFormatter(format="0.[00]a")
+    set_log_ticks(plot, min(sizes) / 1.2, max(sizes) * 1.2)
     plot.x_range.update(start=min(sizes) / 1.2, end=max(sizes) * 1.2)
     top = min(max(errors), _HIGHEST * max(min(errors), 0.1))
     plot.y_range.update(start=max(0.0, min(errors) - 0.1 * top), end=1.08 * top)

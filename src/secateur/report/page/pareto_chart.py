@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from bokeh.core.properties import value
-from bokeh.models import ColumnDataSource, FixedTicker, NumeralTickFormatter, Range1d
+from bokeh.models import ColumnDataSource, Range1d
 from bokeh.plotting import figure
 
 from secateur.literature import Published, published, the_paper
@@ -19,9 +19,9 @@ from secateur.report.page.chart import (
     Column,
     Key,
     hover,
-    log_ticks,
     mark,
     new_figure,
+    set_log_ticks,
     shortened,
     style,
     to_item,
@@ -132,8 +132,7 @@ def _frame(points: Sequence[_Point], marks: Sequence[Published], size: Size, mea
 def _set_axes(plot: figure, frame: _Frame) -> None:
     plot.x_range = Range1d(start=frame.sizes[0], end=frame.sizes[1])
     plot.y_range = Range1d(start=frame.errors[0], end=frame.errors[1])
-    plot.xaxis.ticker = FixedTicker(ticks=log_ticks(*frame.sizes))
-    plot.xaxis.formatter = NumeralTickFormatter(format="0.[00]a")
+    set_log_ticks(plot, *frame.sizes)
 
 
 def _mark_paper(plot: figure, network: str, data: str, sizes: tuple[float, float]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from secateur.report.page.names import identifier
 from secateur.report.page.render import fill, require_bokeh
 from secateur.report.page.sheets import Cell, Sheet
 from secateur.report.tables.grid import Grid
-from secateur.report.tables.transfer import pairs_grid, scores_grid
+from secateur.report.tables.transfer import further_grids, pairs_grid, scores_grid
 from secateur.transfer.neighbours import Disagreement, Shown
 from secateur.transfer.outcome import TransferStudy
 from secateur.transfer.task import Picture
@@ -46,9 +47,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Example:
-    """A query, and what two networks find nearest."""
+    """A picture, or the name of an attribute, and what two networks find first."""
 
-    query: Thumbnail
+    query: Thumbnail | None
+    label: str
     rows: tuple[Row, ...]
 
 
@@ -67,9 +69,11 @@ class TransferContent:
 
     title: str
     sentences: tuple[str, ...]
+    made_with: str
     sheets: tuple[Sheet, ...]
     curves: tuple[Chart, ...]
     disagreements: tuple[Disagreeing, ...]
+    attributes: tuple[Chart, ...]
     layers: tuple[Chart, ...]
 
 
@@ -82,10 +86,11 @@ def write_transfer_page(study: TransferStudy, disagreements: Sequence[Disagreeme
 def render_transfer_page(study: TransferStudy, disagreements: Sequence[Disagreement]) -> str:
     """Return the page of a study as HTML; the pictures of disagreements are read and made part of it."""
     require_bokeh()
-    from secateur.report.page.transfer_charts import curve_charts, similarity_chart
+    from secateur.report.page.transfer_charts import attribute_charts, curve_charts, similarity_chart
 
     grids = [
         scores_grid(study, "Scores of all networks"),
+        *further_grids(study),
         pairs_grid(study, "Pruned networks compared with each other"),
     ]
     layers = similarity_chart(study)
@@ -94,18 +99,30 @@ def render_transfer_page(study: TransferStudy, disagreements: Sequence[Disagreem
         sentences=tuple(
             f"{mean.network} against {mean.against}, mean of all tasks: {mean.sentence}." for mean in study.means
         ),
+        made_with=_made_with(study),
         sheets=tuple(_sheet(grid) for grid in grids if grid.rows),
         curves=curve_charts(study),
         disagreements=tuple(map(_disagreeing, disagreements)),
+        attributes=attribute_charts(disagreements),
         layers=() if layers is None else (layers,),
     )
-    return fill("transfer.html", content, [*content.curves, *content.layers])
+    return fill("transfer.html", content, [*content.curves, *content.attributes, *content.layers])
+
+
+def _made_with(study: TransferStudy) -> str:
+    """Say with what the study was computed; empty if its file does not say it."""
+    if not study.versions:
+        return ""
+    names = ", ".join(f"{name} {version}" for name, version in study.versions.items())
+    threads = "1 thread" if study.threads == 1 else f"{study.threads} threads"
+    took = "" if math.isnan(study.seconds) else f", {study.seconds / 60:.1f} minutes without what was found in files"
+    return f"Computed with {names}; {threads}{took}."
 
 
 def _sheet(grid: Grid) -> Sheet:
     return Sheet(
         name=identifier(grid.title),
-        caption=grid.title,
+        caption=grid.title[:1].upper() + grid.title[1:],
         header=grid.header,
         rows=tuple(tuple(map(Cell, row)) for row in grid.rows),
         note=grid.note,
@@ -114,29 +131,33 @@ def _sheet(grid: Grid) -> Sheet:
 
 def _disagreeing(found: Disagreement) -> Disagreeing:
     first, second = found.networks
+    same = found.items - found.first - found.second
     return Disagreeing(
         found.task,
-        f"Of {found.items:,} test pictures or queries, {found.first:,} score higher with {first}, {found.second:,} "
-        f"with {second}, and {found.items - found.first - found.second:,} the same with both.",
+        f"Of {found.items:,} {found.kind}, {found.first:,} score higher with {first}, {found.second:,} with {second}, "
+        f"and {same:,} the same with both.",
         tuple(_example(found, each) for each in found.examples),
     )
 
 
 def _example(found: Disagreement, shown: Shown) -> Example:
-    label = f" of class {shown.label}" if shown.label else ""
-    query = _thumbnail(shown.query, f"A picture of {found.task}{label}.")
+    of_class = f" of class {shown.label}" if shown.label else ""
+    query = None if shown.query is None else _thumbnail(shown.query, f"A picture of {found.task}{of_class}.")
+    is_named = found.kind == "attributes"
+    right, wrong = ("has it", "has it not") if is_named else ("shows the same", "shows something else")
     rows = []
     for network, score, nearest in zip(found.networks, shown.scores, shown.nearest, strict=True):
         pictures = (
             _thumbnail(
                 each.picture,
-                f"Number {place} by {network}, {'shows the same' if each.is_right else 'shows something else'}.",
+                f"Number {place} by {network}, {right if each.is_right else wrong}.",
                 "right" if each.is_right else "wrong",
             )
             for place, each in enumerate(nearest, start=1)
         )
-        rows.append(Row(f"{network}: {100 * score:.0f} %", tuple(pictures)))
-    return Example(query, tuple(rows))
+        worth = f"{found.measure} {100 * score:.0f} %" if found.measure else "right" if score else "wrong"
+        rows.append(Row(f"{network}: {worth}", tuple(pictures)))
+    return Example(query, shown.label, tuple(rows))
 
 
 def _thumbnail(picture: Picture, alternative: str, mark: str = "") -> Thumbnail:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from bokeh.core.properties import value
-from bokeh.models import ColumnDataSource, FixedTicker, NumeralTickFormatter, Range1d
+from bokeh.models import ColumnDataSource, FixedTicker, Range1d
 from bokeh.plotting import figure
 
-from secateur.report.page.chart import COLOURS, FONT, Chart, Column, Key, hover, log_ticks, new_figure, style, to_item
+from secateur.report.page.chart import (
+    COLOURS,
+    FONT,
+    Chart,
+    Column,
+    Key,
+    hover,
+    new_figure,
+    set_log_ticks,
+    style,
+    to_item,
+)
 from secateur.report.page.names import identifier
+from secateur.transfer.neighbours import Disagreement
 from secateur.transfer.outcome import TaskResult, TransferStudy
 
 
@@ -72,8 +85,37 @@ def _set_axes(plot: figure, kept: list[int], low: list[float], high: list[float]
     room = max(0.1 * (max(high) - min(low)), 0.1)
     plot.x_range = Range1d(start=min(kept) / factor, end=max(kept) * factor)
     plot.y_range = Range1d(start=min(low) - room, end=max(high) + room)
-    plot.xaxis.ticker = FixedTicker(ticks=log_ticks(min(kept) / factor, max(kept) * factor))
-    plot.xaxis.formatter = NumeralTickFormatter(format="0.[00]a")
+    set_log_ticks(plot, min(kept) / factor, max(kept) * factor)
+
+
+def attribute_charts(disagreements: Sequence[Disagreement]) -> tuple[Chart, ...]:
+    """Draw the score of every attribute with two networks, a chart for each task of attributes."""
+    return tuple(_attributes(each, number) for number, each in enumerate(disagreements) if each.by_attribute)
+
+
+def _attributes(found: Disagreement, number: int) -> Chart:
+    """Draw a dot for each attribute: above the diagonal, the second network is better."""
+    first, second = found.networks
+    names = list(found.by_attribute)
+    x, y = ([100 * scores[place] for scores in found.by_attribute.values()] for place in (0, 1))
+    low, high = min(*x, *y) - 2, max(*x, *y) + 2
+    plot = new_figure(f"{found.measure} with {first}, %", f"{found.measure} with {second}, %", height=320)
+    plot.x_range, plot.y_range = Range1d(start=low, end=high), Range1d(start=low, end=high)
+    plot.line([low, high], [low, high], line_width=2, color=COLOURS[-1])
+    columns: dict[str, Column] = {"attribute": names, first: x, second: y}
+    source = ColumnDataSource({"x": x, "y": y, "name": names})
+    dots = plot.scatter("x", "y", source=source, size=8, color=style(1)[0], fill_alpha=0.8)
+    hover(plot, [("", "@name"), (first, "@x{0.0} %"), (second, "@y{0.0} %")], [dots])
+    return Chart(
+        identifier(f"attributes-{number}-{found.task}"),
+        f"{found.task}, every attribute",
+        f"{found.measure} of {len(names)} attributes of {found.task}: {found.second} are higher with {second}, "
+        f"{found.first} with {first}.",
+        to_item(plot),
+        columns,
+        (Key("an attribute", style(1)[0], "dot"), Key("equal", COLOURS[-1], "solid")),
+        f"Above the line: {second} is better.",
+    )
 
 
 def similarity_chart(study: TransferStudy) -> Chart | None:

@@ -17,7 +17,7 @@ _PROBES: Mapping[Probe, str] = {
     "svm": "linear SVM",
     "distance": "Euclidean distance",
     "neighbours": "five nearest neighbours",
-    "fine-tuned": "fine-tuned with zeros kept",
+    "fine-tuned": "whole networks fine-tuned with zeros kept",
 }
 
 
@@ -35,11 +35,16 @@ def study_grids(study: TransferStudy, title: str = "") -> list[Grid]:
     """Return all tables of a study: scores, further probes, pairs of pruned networks, and similarity of layers."""
     start = f"{title}: " if title else ""
     grids = [scores_grid(study, f"{start}features on other tasks")]
-    further = dict.fromkeys(probe.probe for task in study.tasks for probe in task.probes[1:])
-    grids += [_further_grid(study, probe, f"{start}{_PROBES[probe]}") for probe in further]
+    grids += further_grids(study, start)
     grids += [pairs_grid(study, f"{start}pruned networks compared with each other")]
     grids += [similarity_grid(study, f"{start}similarity of layers with the dense network (linear CKA)")]
     return [grid for grid in grids if grid.rows]
+
+
+def further_grids(study: TransferStudy, start: str = "") -> list[Grid]:
+    """Return the scores by the probes that the paper does not have, a table for each; `start` begins their titles."""
+    further = dict.fromkeys(probe.probe for task in study.tasks for probe in task.probes[1:])
+    return [_further_grid(study, probe, f"{start}{_PROBES[probe]}") for probe in further]
 
 
 def scores_grid(study: TransferStudy, title: str) -> Grid:
