@@ -6,6 +6,7 @@ import json
 import math
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
+from importlib.util import find_spec
 from typing import ClassVar, get_type_hints
 
 import pytest
@@ -33,6 +34,19 @@ from secateur.train.stage import Stage
 from secateur.weights.reading import settle
 
 
+def skipped_without_package(names):
+    """Methods as parameters; those of a package that is not installed are skipped with the reason."""
+    packages = {name: METHODS[name].package for name in names if name in METHODS}
+    missing = {name: each for name, each in packages.items() if each and find_spec(each) is None}
+    return [
+        pytest.param(name, marks=pytest.mark.skip(f"{missing[name]} is not installed")) if name in missing else name
+        for name in names
+    ]
+
+
+RUNNABLE = skipped_without_package(METHODS)
+
+
 def trained():
     torch.manual_seed(0)
     model = small_network()
@@ -40,7 +54,7 @@ def trained():
     return model
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", RUNNABLE)
 def test_a_method_returns_a_plain_network_of_the_same_class(name):
     model = trained()
     kind, keys, shapes = type(model), list(model.state_dict()), [p.shape for p in model.parameters()]
@@ -57,7 +71,9 @@ def test_a_method_returns_a_plain_network_of_the_same_class(name):
     assert all(torch.isfinite(parameter).all() for parameter in finished.parameters())
 
 
-@pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if kind.leaves == "pruned"])
+@pytest.mark.parametrize(
+    "name", skipped_without_package([name for name, kind in METHODS.items() if kind.leaves == "pruned"])
+)
 def test_a_method_that_prunes_leaves_zeros_and_no_empty_layer(name):
     finished = carry_out(METHODS[name](), trained())
     totals = count(finished).prunable
@@ -80,7 +96,7 @@ def test_a_small_network_is_stored_counted_copied_and_exported_as_such(name, tmp
     assert_close(torch.export.export(again, (images,)).module()(images), plain(images))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", RUNNABLE)
 def test_a_method_has_stages_with_names_of_their_own_and_says_how_long_they_take(name):
     method, recipe, stages = METHODS[name](), Recipe(epochs=7), []
     hidden = (nn.Linear(36, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU())
@@ -92,7 +108,7 @@ def test_a_method_has_stages_with_names_of_their_own_and_says_how_long_they_take
     assert all(stage.recipe.batch_size == recipe.batch_size for stage in stages)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", RUNNABLE)
 def test_a_method_that_trains_a_dense_network_shows_it_to_be_evaluated(name):
     forms = set()
     carry_out(METHODS[name](), trained(), lambda stage: forms.update(stage.forms()))
@@ -126,7 +142,7 @@ KILLED_AT = {name: (short(kind()), 14) for name, kind in METHODS.items()}
 KILLED_AT["budget of error"] = (Budgeted(budget=Budget(error_increase=4)), 45)
 
 
-@pytest.mark.parametrize("name", KILLED_AT)
+@pytest.mark.parametrize("name", skipped_without_package(KILLED_AT))
 def test_a_run_of_a_method_is_killed_resumed_evaluated_and_ends_as_one_never_killed(name, tmp_path):
     method, last = KILLED_AT[name]
     job = replace(JOB, methods=(Dense(), method) if method.needs_trained else (method,))

@@ -11,21 +11,11 @@ from hypothesis import strategies as st
 from small_training import carry_out, small_network, train
 from torch import nn
 
-from secateur import networks
 from secateur.budget import Budget
 from secateur.measure import count
 from secateur.methods import Han2015
-from secateur.methods.han2015 import (
-    adjust_dropout_,
-    cut_,
-    dropout_ratio,
-    kinds,
-    layers,
-    others_fixed,
-    read_dropouts,
-    solve_quality,
-    threshold,
-)
+from secateur.methods.han2015 import cut_, solve_quality, threshold
+from secateur.methods.layers import layers, others_fixed
 from secateur.train.recipe import Recipe
 
 weights = st.lists(st.floats(-3, 3, width=32), min_size=2, max_size=40).map(torch.tensor)
@@ -173,35 +163,12 @@ def test_a_network_of_one_kind_is_retrained_whole():
         assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_what_was_fixed_before_is_fixed_after():
-    model = small_network()
-    model[0].bias.requires_grad_(False)
-    with others_fixed(model, "fc"):
-        assert not model[0].weight.requires_grad
-    assert [name for name, parameter in model.named_parameters() if not parameter.requires_grad] == ["0.bias"]
-
-
 def test_a_finished_network_can_be_trained_whole():
     finished = carry_out(Han2015(quality=0.5, rounds=1), small_network())
     assert all(parameter.requires_grad for parameter in finished.parameters())
 
 
 # Dropout
-
-
-@pytest.mark.parametrize(("left", "ratio"), [(100, 0.5), (25, 0.25), (1, 0.05), (0, 0.0)])
-def test_dropout_shrinks_with_the_root_of_the_connections(left, ratio):
-    assert dropout_ratio(0.5, 100, left) == pytest.approx(ratio)
-
-
-def test_a_dropout_follows_the_layer_before_it_and_starts_from_its_first_ratio():
-    model = nn.Sequential(linear([4.0, -4.0], [2.0, -2.0]), nn.Dropout(0.4), linear([1.0, 1.0]), nn.Dropout(0.2))
-    dropouts = read_dropouts(model)
-    for _ in range(2):
-        model[0].weight.data[1] = 0
-        adjust_dropout_(model, dropouts)
-        assert model[1].p == pytest.approx(0.4 * math.sqrt(0.5))
-        assert model[3].p == 0.2
 
 
 def test_rounds_adjust_dropout():
@@ -235,15 +202,6 @@ def test_retraining_has_its_own_epochs_and_rate():
     assert [(stage.recipe.epochs, stage.recipe.lr) for stage in stages] == [(9, 0.1), (3, 2e-4), (3, 2e-4)]
 
 
-def test_the_dropout_of_alexnet_follows_its_weights():
-    assert len(read_dropouts(networks.build("alexnet"))) == 2
-
-
 def test_a_network_with_nothing_to_cut_is_refused():
     with pytest.raises(ValueError, match="LayerNorm has no linear or convolution layer"):
         next(Han2015().stages(nn.LayerNorm(3), Recipe()))
-
-
-def test_a_network_names_its_kinds_in_the_order_of_a_round():
-    assert kinds(small_network()) == ["fc", "conv"]
-    assert kinds(nn.Sequential(nn.Linear(2, 2))) == ["fc"]

@@ -16,7 +16,8 @@ from secateur.methods.targeted import Selecting, Targeted, cut_and_fine_tune, hi
 from secateur.train.recipe import Recipe
 
 DIRECTED = [name for name, kind in METHODS.items() if issubclass(kind, Targeted | Selecting)]
-PRUNING = [name for name in DIRECTED if not METHODS[name].leaves_small]  # others store more than weights
+# Others store more than weights, or need a package that may be missing.
+PRUNING = [name for name in DIRECTED if not METHODS[name].leaves_small and not METHODS[name].package]
 
 
 @given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4), number=st.floats(0, 80))

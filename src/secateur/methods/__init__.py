@@ -33,9 +33,11 @@ from secateur.methods.magnitude import Magnitude
 from secateur.methods.manessi2018 import Manessi2018
 from secateur.methods.method import Aided, Aids, Cautious, Method
 from secateur.methods.network_surgery import NetworkSurgery
+from secateur.methods.nncf_rb import NncfRb
 from secateur.methods.obd import OptimalBrainDamage
 from secateur.methods.obs import OptimalBrainSurgeon
 from secateur.methods.pdp import Pdp
+from secateur.methods.pquant import PquantAutoSparse, PquantDst
 from secateur.methods.snip import Snip
 from secateur.methods.soft_movement import SoftMovement
 from secateur.methods.sparse_variational_dropout import SparseVariationalDropout
@@ -101,6 +103,9 @@ METHODS: Table[type[Method]] = Table(
         VectorQuantization,
         Denil2013,
         TorchPrune,
+        NncfRb,
+        PquantDst,
+        PquantAutoSparse,
         FewValues,
     ),
 )

@@ -26,9 +26,9 @@ from torch import nn
 from typing_extensions import Doc
 
 from secateur.functions.augmented import AugmentedLagrangian
-from secateur.methods.targeted import Targeted, cut_and_fine_tune, dense_first, highest, read_through
+from secateur.methods.targeted import Targeted, cut_and_fine_tune, dense_first, highest, read_through, require_parts
 from secateur.train.objective import penalty
-from secateur.train.recipe import Recipe, require_share, require_whole
+from secateur.train.recipe import Recipe, require_whole
 from secateur.train.stage import Stage
 
 _GROWTHS, _GROWTH = 3, 10.0  # ρ is the same for a third of the stage, then ten times as large
@@ -50,12 +50,11 @@ class Admm(Targeted):
         if not 0 < self.rho < math.inf:
             raise ValueError(f"rho must be positive and finite, got {self.rho}")
         require_whole(least=1, projections=self.projections)
-        require_share(dense=self.dense, fine_tune=self.fine_tune, **{"dense + fine_tune": self.dense + self.fine_tune})
+        require_parts(self.dense, self.fine_tune)
 
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the dense network, the same under ADMM, then what is left of it, and return that."""
-        others = yield from dense_first(model, recipe, self.dense)
-        admm, fine_tuning = others.split(self.fine_tune / (1 - self.dense))
+        admm, fine_tuning = yield from dense_first(model, recipe, self.dense, self.fine_tune)
         found = read_through(model, lambda tensor: AugmentedLagrangian(tensor.stored, self.rho))
         number = sum(tensor.stored.numel() for tensor, _ in found) / self.ratio
 

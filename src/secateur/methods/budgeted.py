@@ -9,27 +9,22 @@ less of it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Annotated, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import Doc, Self
 
 from secateur.budget import Budget
-from secateur.methods.han2015 import adjust_dropout_, read_dropouts
+from secateur.methods.error_budget import as_far_as_allowed
+from secateur.methods.layers import adjust_dropout_, read_dropouts
 from secateur.methods.method import Aids, Method
 from secateur.prune import keep_zeros, prune
 from secateur.pruner import Pruner, final_ratio
 from secateur.sibling import Granularity, SiblingConfig, targets
 from secateur.train.recipe import Recipe, require_share, require_whole
 from secateur.train.stage import Stage
-
-_MOST_ROUNDS = 11  # of a budget of error
-_FIRST_FACTOR = 4.0  # by which the first round raises the ratio; its square root after a round that is not allowed
-_ROUNDING = 1e-9  # errors are multiples of an image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +69,7 @@ class Budgeted(Method):
         """Do what `stages` does; a budget of error needs validation images for it."""
         recipe = self._own(recipe)
         if self.budget.error_increase is not None:
-            yield from self._as_far_as_the_error_allows(model, recipe, aids)
+            yield from as_far_as_allowed(model, recipe, aids, self.budget.error_increase, self.granularity)
             return prune(model)
         dropouts = read_dropouts(model)
         pruner = Pruner(model, self.budget, granularity=self.granularity, fixed=1.0)
@@ -94,43 +89,6 @@ class Budgeted(Method):
         yield Stage(name="fine-tune", model=keep_zeros(pruned), recipe=second, phase="fine-tune")
         return prune(pruned)
 
-    def _as_far_as_the_error_allows(self, model: nn.Module, recipe: Recipe, aids: Aids) -> Generator[Stage, None, None]:
-        """Yield the dense network, and then the same in rounds, each of which prunes it further.
-
-        A round begins with the whole learning rate (with 0.3 of it LeNet-300-100 reached 27× instead of 49× at +0.3
-        points) and ends with none, so that its error is what the network is worth. A round whose error is not allowed
-        is undone, and the next one goes less far.
-        """
-        increase = self.budget.error_increase
-        assert increase is not None
-        yield Stage(name="dense", model=model, recipe=recipe, forms=lambda: {"dense": model})
-        # Without validation images a finished run can still be restored, which trains nothing.
-        error = aids.error or (lambda model: math.nan)
-        allowed = error(model) + increase
-        pruner, ratio, factor = Pruner(model, Budget(ratio=2), granularity=self.granularity), 1.0, _FIRST_FACTOR
-        reached, most = _copied_state(model), pruner.largest_ratio
-        for number, round_recipe in enumerate(_rounds(recipe), start=1):
-            tried = min(ratio * factor, most)
-            pruner.restart(Budget(ratio=tried))
-            yield Stage(
-                name=f"round-{number}",
-                model=model,
-                recipe=round_recipe,
-                between=pruner.advance,
-                order=number,
-                target={"ratio": tried},
-            )
-            if error(model) <= allowed + _ROUNDING:
-                ratio, reached = tried, _copied_state(model)
-            else:
-                model.load_state_dict(reached)
-                factor = math.sqrt(factor)
-        if ratio == 1:
-            aids.note(
-                f"no network with a weight less is within {increase:g} points of the dense network's error: train for "
-                "more epochs, or allow more"
-            )
-
     def epochs(self, recipe: Recipe) -> int:
         """Return the epochs of all stages."""
         own = self._own(recipe).epochs
@@ -138,14 +96,3 @@ class Budgeted(Method):
 
     def _own(self, recipe: Recipe) -> Recipe:
         return recipe if self.prune_epochs is None else replace(recipe, epochs=self.prune_epochs)
-
-
-def _rounds(recipe: Recipe) -> list[Recipe]:
-    """Divide the epochs of a recipe into rounds of about equal length."""
-    number = max(1, min(_MOST_ROUNDS, recipe.epochs))
-    bounds = [round(part * recipe.epochs / number) for part in range(number + 1)]
-    return [replace(recipe, epochs=end - begin) for begin, end in pairwise(bounds)]
-
-
-def _copied_state(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in model.state_dict().items()}

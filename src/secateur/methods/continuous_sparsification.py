@@ -15,25 +15,24 @@ of the paper, for networks of about a hundredth of the weights. There is one rou
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from torch import nn
 from typing_extensions import Doc
 
 from secateur.functions.smooth_gate import SmoothGate
-from secateur.methods.targeted import Selecting, cut_and_fine_tune, read_through, steered
-from secateur.train.objective import penalty
-from secateur.train.recipe import Recipe, require_not_negative
-from secateur.train.stage import Stage
+from secateur.methods.learned import Learned
+from secateur.train.recipe import require_not_negative
+from secateur.weights.tensors import NetworkTensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class ContinuousSparsification(Selecting):
+class ContinuousSparsification(Learned[SmoothGate]):
     """Multiply every weight by a learned gate, which becomes 0 or 1 while the network trains."""
 
     name: ClassVar[str] = "continuous-sparsification"
+    term: ClassVar[str] = "gates"
 
     lambda_s: Annotated[float, Doc("λ, the weight of Σ σ(β·s) in the loss")] = 5e-6
     start: Annotated[float, Doc("s₀, where gates start; lower ones leave fewer weights")] = 0.0
@@ -47,25 +46,16 @@ class ContinuousSparsification(Selecting):
         if not 1 <= self.last_beta < math.inf:
             raise ValueError(f"last_beta must be at least 1 and finite, got {self.last_beta}")
 
-    def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
-        """Yield the network while gates are learned, then what is left of it, and return that."""
-        train, fine_tuning = recipe.split(self.fine_tune)
-        found = read_through(model, lambda tensor: SmoothGate(tensor.stored.detach(), self.start))
+    @property
+    def strength(self) -> float:
+        """λ."""
+        return self.lambda_s
 
-        steer = steered(found, self.ratio)
+    def function(self, tensor: NetworkTensor) -> SmoothGate:
+        """Return the gates of a layer."""
+        return SmoothGate(tensor.stored.detach(), self.start)
 
-        def between(done: int, total: int) -> None:
-            steer(done, total)
-            for _, function in found:
-                function.beta.fill_(self.last_beta ** (done / total))
-
-        yield Stage(
-            name="train",
-            model=model,
-            recipe=train,
-            rho=1.0,
-            between=between,
-            terms={"gates": lambda model: penalty(model, self.lambda_s * float(found[0][1].pressure))},
-            target=self.target,
-        )
-        return (yield from cut_and_fine_tune(model, self.ratio, fine_tuning))
+    def move(self, functions: Sequence[SmoothGate], done: int, total: int, epochs: int) -> None:
+        """Let β grow geometrically to its last value."""
+        for function in functions:
+            function.beta.fill_(self.last_beta ** (done / total))

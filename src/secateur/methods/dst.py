@@ -16,28 +16,26 @@ the authors for the LeNets, and thresholds have the weights' learning rate. A sh
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from torch import nn
 from typing_extensions import Doc
 
 from secateur.functions.row_threshold import RowThreshold
-from secateur.methods.targeted import Selecting, cut_and_fine_tune, read_through, steered
+from secateur.methods.learned import Learned
 from secateur.sibling import threshold_shape
-from secateur.train.objective import penalty
-from secateur.train.recipe import Recipe, require_not_negative
-from secateur.train.stage import Stage
+from secateur.train.recipe import require_not_negative
+from secateur.weights.tensors import NetworkTensor
 
 _LEAST = 0.01  # share of a layer's weights below which its thresholds begin anew
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dst(Selecting):
+class Dst(Learned[RowThreshold]):
     """Learn a hard threshold for every output unit together with the weights."""
 
     name: ClassVar[str] = "dst"
+    term: ClassVar[str] = "thresholds"
 
     alpha: Annotated[float, Doc("α, the weight of Σ exp(−t) in the loss")] = 5e-4
 
@@ -45,20 +43,12 @@ class Dst(Selecting):
         super().__post_init__()
         require_not_negative(alpha=self.alpha)
 
-    def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
-        """Yield the network while thresholds are learned, then what is left of it, and return that."""
-        train, fine_tuning = recipe.split(self.fine_tune)
+    @property
+    def strength(self) -> float:
+        """α."""
+        return self.alpha
+
+    def function(self, tensor: NetworkTensor) -> RowThreshold:
+        """Return the thresholds of a layer's output units."""
         least = _LEAST if self.ratio is None else min(_LEAST, 0.1 / self.ratio)
-        found = read_through(
-            model, lambda tensor: RowThreshold(tensor.stored.detach(), threshold_shape(tensor, "filter"), least)
-        )
-        yield Stage(
-            name="train",
-            model=model,
-            recipe=train,
-            rho=1.0,
-            between=steered(found, self.ratio),
-            terms={"thresholds": lambda model: penalty(model, self.alpha * float(found[0][1].pressure))},
-            target=self.target,
-        )
-        return (yield from cut_and_fine_tune(model, self.ratio, fine_tuning))
+        return RowThreshold(tensor.stored.detach(), threshold_shape(tensor, "filter"), least)

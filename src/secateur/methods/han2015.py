@@ -13,29 +13,21 @@ all layers together as many weights as the round may keep.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
-from torch.nn.modules.dropout import _DropoutNd
 from typing_extensions import Doc, Self
 
 from secateur.budget import Budget
+from secateur.methods.layers import KINDS, Kind, adjust_dropout_, kinds, layers, others_fixed, read_dropouts
 from secateur.methods.method import Method
 from secateur.methods.targeted import ratio_of, require_ratio
 from secateur.prune import keep_zeros, prune
 from secateur.train.recipe import Recipe, require_not_negative, require_whole
 from secateur.train.stage import Stage
-from secateur.weights.tensors import tensors
-
-Kind: TypeAlias = Literal["fc", "conv"]
-
-# In the order in which a round goes through them.
-_KINDS: dict[Kind, type[nn.Module]] = {"fc": nn.Linear, "conv": _ConvNd}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +89,7 @@ class Han2015(Method):
         """Return the quality of a round: the given one, or the one that keeps N · ratio^(−round ÷ rounds) weights."""
         if self.ratio is None:
             return self.quality
-        weights = [weight for kind in _KINDS for _, weight in layers(model, kind)]
+        weights = [weight for kind in KINDS for _, weight in layers(model, kind)]
         return solve_quality(weights, int(sum(map(Tensor.numel, weights)) * self.ratio ** (-number / self.rounds)))
 
     def epochs(self, recipe: Recipe) -> int:
@@ -107,20 +99,6 @@ class Han2015(Method):
     def epochs_for(self, model: nn.Module, recipe: Recipe) -> int:
         """Return the same for the kinds of layer that a network has: each is retrained in every round."""
         return recipe.epochs + self.rounds * self.retrain_epochs * len(kinds(model))
-
-
-def kinds(model: nn.Module) -> list[Kind]:
-    """Name the kinds of layer that a network has, in the order in which a round cuts them."""
-    return [kind for kind in _KINDS if any(True for _ in layers(model, kind))]
-
-
-def layers(model: nn.Module, kind: Kind) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weight of every layer of a kind by the layer's name; a tied one once."""
-    for tensor in tensors(model):
-        for owner, layer, name in tensor.places:
-            if name == "weight" and isinstance(layer, _KINDS[kind]):
-                yield owner, tensor.read()
-                break
 
 
 def threshold(weight: Tensor, quality: float) -> float:
@@ -158,72 +136,9 @@ def cut_(model: nn.Module, quality: float, kind: Kind) -> None:
         weight[cut] = 0
 
 
-@contextmanager
-def others_fixed(model: nn.Module, kind: Kind) -> Iterator[None]:
-    """Keep the layers of the other kind as they are, biases too, while those of this kind are retrained."""
-    own = {id(parameter) for parameter in _parameters(model, kind)}
-    others = [
-        parameter
-        for other in _KINDS
-        if other != kind
-        for parameter in _parameters(model, other)
-        if parameter.requires_grad and id(parameter) not in own
-    ]
-    for parameter in others:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in others:
-            parameter.requires_grad_(True)
-
-
-def _parameters(model: nn.Module, kind: Kind) -> list[nn.Parameter]:
-    return [
-        parameter for layer in model.modules() if isinstance(layer, _KINDS[kind]) for parameter in layer.parameters()
-    ]
-
-
-class Dropout(NamedTuple):
-    """A dropout of the network that was trained, and the layer whose units it drops."""
-
-    name: str
-    ratio: float
-    layer: str
-    connections: int
-
-
-def read_dropouts(model: nn.Module) -> list[Dropout]:
-    """Return the dropouts of a network, each with the last layer that stands before it."""
-    found = []
-    weights = {name: weight for kind in _KINDS for name, weight in layers(model, kind)}
-    before = None
-    for name, module in model.named_modules():
-        if name in weights:
-            before = name
-        elif isinstance(module, _DropoutNd) and before is not None:
-            found.append(Dropout(name, module.p, before, int(weights[before].count_nonzero())))
-    return found
-
-
-def dropout_ratio(original: float, connections_before: int, connections_left: int) -> float:
-    """Return D_r = D_o · √(C_r ÷ C_o): fewer connections overfit less (equation 2)."""
-    return original * math.sqrt(connections_left / connections_before)
-
-
-def adjust_dropout_(model: nn.Module, dropouts: list[Dropout]) -> None:
-    """Set every dropout to what is right for the connections that its layer still has."""
-    weights = {name: weight for kind in _KINDS for name, weight in layers(model, kind)}
-    for dropout in dropouts:
-        module = model.get_submodule(dropout.name)
-        assert isinstance(module, _DropoutNd)
-        left = int(weights[dropout.layer].count_nonzero())
-        module.p = dropout_ratio(dropout.ratio, dropout.connections, left)
-
-
 def _masked(model: nn.Module) -> nn.Module:
     """Hold the zeros; a quality that has cut nothing yet leaves none to hold."""
-    has_zeros = any(not weight.all() for kind in _KINDS for _, weight in layers(model, kind))
+    has_zeros = any(not weight.all() for kind in KINDS for _, weight in layers(model, kind))
     return keep_zeros(model) if has_zeros else model
 
 

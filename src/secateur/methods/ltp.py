@@ -18,27 +18,27 @@ learned in units of the layer's mean square. A share of the epochs trains the de
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, ClassVar
 
-from torch import nn
 from typing_extensions import Doc
 
 from secateur.functions.soft_l0 import SoftCount
-from secateur.methods.targeted import Selecting, cut_and_fine_tune, dense_first, read_through, steered
-from secateur.train.objective import penalty
-from secateur.train.recipe import Recipe, require_not_negative, require_share
-from secateur.train.stage import Stage
-
-_RATES = {"sgd": 1.0, "adam": 5.0}  # of thresholds ÷ learning rate of weights
+from secateur.methods.learned import Learned
+from secateur.methods.targeted import require_parts
+from secateur.train.recipe import require_not_negative
+from secateur.weights.tensors import NetworkTensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ltp(Selecting):
+class Ltp(Learned[SoftCount]):
     """Learn a threshold for the squared weights of every layer by a soft count of what is above it."""
 
     name: ClassVar[str] = "ltp"
+    term: ClassVar[str] = "count"
+    rates: ClassVar[Mapping[str, float]] = MappingProxyType({"sgd": 1.0, "adam": 5.0})
 
     lambda_0: Annotated[float, Doc("λ, the weight of the soft number of weights in the loss")] = 1e-6
     temperature: Annotated[float, Doc("T₀, width of the sigmoid ÷ variance of |w|")] = 0.1
@@ -47,22 +47,20 @@ class Ltp(Selecting):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_not_negative(lambda_0=self.lambda_0)
-        require_share(dense=self.dense, **{"dense + fine_tune": self.dense + self.fine_tune})
+        require_parts(self.dense, self.fine_tune)
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature must be positive and finite, got {self.temperature}")
 
-    def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
-        """Yield the dense network, the same while thresholds are learned, then what is left of it, and return that."""
-        others = yield from dense_first(model, recipe, self.dense)
-        pruning, fine_tuning = others.split(self.fine_tune / (1 - self.dense))
-        found = read_through(model, lambda tensor: SoftCount(tensor.stored.detach(), self.temperature))
-        yield Stage(
-            name="prune",
-            model=model,
-            recipe=pruning,
-            rho=_RATES[recipe.optimizer],
-            between=steered(found, self.ratio),
-            terms={"count": lambda model: penalty(model, self.lambda_0 * float(found[0][1].pressure))},
-            target=self.target,
-        )
-        return (yield from cut_and_fine_tune(model, self.ratio, fine_tuning))
+    @property
+    def strength(self) -> float:
+        """λ."""
+        return self.lambda_0
+
+    @property
+    def dense_share(self) -> float:
+        """The share of the epochs that train the dense network first."""
+        return self.dense
+
+    def function(self, tensor: NetworkTensor) -> SoftCount:
+        """Return the soft count of a layer."""
+        return SoftCount(tensor.stored.detach(), self.temperature)

@@ -35,6 +35,7 @@ class Method(ABC):
     needs_trained: ClassVar[bool] = False  # whether another method has to go before it
     is_reference: ClassVar[bool] = False  # whether it leaves every weight, for others to be compared with
     trains_dense: ClassVar[bool] = False  # whether it trains a dense network first, its form "dense"
+    package: ClassVar[str] = ""  # the package from outside that carries it out, if it is none of our dependencies
     published_as: ClassVar[str] = ""  # what `secateur.literature` calls the method, if it has results of it
 
     @abstractmethod

@@ -27,9 +27,9 @@ from torch import nn
 from typing_extensions import Doc
 
 from secateur.functions.spliced_mask import SplicedMask
-from secateur.methods.targeted import Targeted, dense_first, highest, read_through
+from secateur.methods.targeted import Targeted, dense_first, highest, read_through, require_parts
 from secateur.prune import keep_zeros, prune
-from secateur.train.recipe import Recipe, require_not_negative, require_share
+from secateur.train.recipe import Recipe, require_not_negative
 from secateur.train.stage import Stage
 
 _SOLVED_EVERY = 10  # steps between two solutions for c
@@ -49,13 +49,12 @@ class NetworkSurgery(Targeted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_share(dense=self.dense, fine_tune=self.fine_tune, **{"dense + fine_tune": self.dense + self.fine_tune})
+        require_parts(self.dense, self.fine_tune)
         require_not_negative(gamma=self.gamma, sgd_lr=self.sgd_lr)
 
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the dense network, the same under surgery, then what is left of it, and return that."""
-        others = yield from dense_first(model, recipe, self.dense)
-        surgery, fine_tuning = others.split(self.fine_tune / (1 - self.dense))
+        surgery, fine_tuning = yield from dense_first(model, recipe, self.dense, self.fine_tune)
         if recipe.optimizer == "adam":
             surgery = replace(surgery, optimizer="sgd", lr=self.sgd_lr)
         found = read_through(model, lambda tensor: SplicedMask(tensor.stored.detach()))

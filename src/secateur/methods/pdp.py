@@ -27,8 +27,8 @@ from torch import nn
 from typing_extensions import Doc
 
 from secateur.functions.soft_mask import SoftMask
-from secateur.methods.targeted import Targeted, cut_and_fine_tune, dense_first, read_through
-from secateur.train.recipe import Recipe, require_share
+from secateur.methods.targeted import Targeted, cut_and_fine_tune, dense_first, read_through, require_parts
+from secateur.train.recipe import Recipe
 from secateur.train.stage import Stage
 
 _EVERY = 10  # steps between two thresholds
@@ -47,15 +47,14 @@ class Pdp(Targeted):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_share(dense=self.dense, fine_tune=self.fine_tune, **{"dense + fine_tune": self.dense + self.fine_tune})
+        require_parts(self.dense, self.fine_tune)
         for name, value in (("temperature", self.temperature), ("ramp", self.ramp)):
             if not 0 < value <= 1:
                 raise ValueError(f"{name} must lie in (0, 1], got {value}")
 
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the dense network, the same behind soft masks, then what is left of it, and return that."""
-        others = yield from dense_first(model, recipe, self.dense)
-        pruning, fine_tuning = others.split(self.fine_tune / (1 - self.dense))
+        pruning, fine_tuning = yield from dense_first(model, recipe, self.dense, self.fine_tune)
         found = read_through(model, lambda tensor: SoftMask(tensor.stored.detach(), self.temperature))
         weights = sum(tensor.stored.numel() for tensor, _ in found)
 

@@ -25,9 +25,9 @@ from typing_extensions import Doc
 
 from secateur.functions.movement import MovementMask
 from secateur.methods.gradual_magnitude import sparsity
-from secateur.methods.targeted import Selecting, cut_and_fine_tune, dense_first, read_through
+from secateur.methods.targeted import Selecting, cut_and_fine_tune, dense_first, read_through, require_parts
 from secateur.train.objective import penalty
-from secateur.train.recipe import Recipe, require_not_negative, require_share
+from secateur.train.recipe import Recipe, require_not_negative
 from secateur.train.stage import Stage
 
 _EVERY = 10  # steps between two bounds
@@ -48,15 +48,14 @@ class SoftMovement(Selecting):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_not_negative(lambda_s=self.lambda_s)
-        require_share(dense=self.dense, **{"dense + fine_tune": self.dense + self.fine_tune})
+        require_parts(self.dense, self.fine_tune)
         for name, value in (("bound", self.bound), ("ramp", self.ramp)):
             if not 0 < value < 1:
                 raise ValueError(f"{name} must lie between 0 and 1, got {value}")
 
     def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
         """Yield the dense network, the same while scores are learned, then what is left of it, and return that."""
-        others = yield from dense_first(model, recipe, self.dense)
-        pruning, fine_tuning = others.split(self.fine_tune / (1 - self.dense))
+        pruning, fine_tuning = yield from dense_first(model, recipe, self.dense, self.fine_tune)
         found = read_through(model, lambda tensor: MovementMask(tensor.stored.detach()))
         total_weights = sum(tensor.stored.numel() for tensor, _ in found)
 

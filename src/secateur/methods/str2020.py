@@ -18,27 +18,26 @@ with a decay of its own. Under Adam s moves by its learning rate at most, whatev
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, ClassVar
 
-from torch import nn
 from typing_extensions import Doc
 
 from secateur.functions.soft_threshold import SoftThreshold
-from secateur.methods.targeted import Selecting, cut_and_fine_tune, read_through, steered
-from secateur.train.objective import penalty
-from secateur.train.recipe import Recipe, require_not_negative
-from secateur.train.stage import Stage
-
-_RATES = {"sgd": 1.0, "adam": 10.0}  # of s ÷ learning rate of weights
+from secateur.methods.learned import Learned
+from secateur.train.recipe import require_not_negative
+from secateur.weights.tensors import NetworkTensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Str(Selecting):
+class Str(Learned[SoftThreshold]):
     """Learn a soft threshold for every layer, which the weight decay of its parameter raises."""
 
     name: ClassVar[str] = "str"
+    term: ClassVar[str] = "thresholds"
+    rates: ClassVar[Mapping[str, float]] = MappingProxyType({"sgd": 1.0, "adam": 10.0})
 
     lambda_s: Annotated[float, Doc("λ, the weight of Σ s² in the loss")] = 1e-3
     start: Annotated[float, Doc("where s starts; the threshold is σ(s)")] = -8.0
@@ -49,17 +48,11 @@ class Str(Selecting):
         if not (math.isfinite(self.start) and self.start < 0):
             raise ValueError(f"start must be below 0 and finite, got {self.start}")
 
-    def stages(self, model: nn.Module, recipe: Recipe) -> Generator[Stage, None, nn.Module]:
-        """Yield the network while thresholds are learned, then what is left of it, and return that."""
-        train, fine_tuning = recipe.split(self.fine_tune)
-        found = read_through(model, lambda tensor: SoftThreshold(tensor.stored.detach(), self.start))
-        yield Stage(
-            name="train",
-            model=model,
-            recipe=train,
-            rho=_RATES[recipe.optimizer],
-            between=steered(found, self.ratio),
-            terms={"thresholds": lambda model: penalty(model, self.lambda_s * float(found[0][1].pressure))},
-            target=self.target,
-        )
-        return (yield from cut_and_fine_tune(model, self.ratio, fine_tuning))
+    @property
+    def strength(self) -> float:
+        """λ."""
+        return self.lambda_s
+
+    def function(self, tensor: NetworkTensor) -> SoftThreshold:
+        """Return the soft threshold of a layer."""
+        return SoftThreshold(tensor.stored.detach(), self.start)

@@ -83,6 +83,11 @@ class Selecting(Method):
         return {} if self.ratio is None else {"ratio": self.ratio}
 
 
+def require_parts(dense: float, fine_tune: float) -> None:
+    """Raise a ValueError unless shares of the epochs leave some of them for the pruning."""
+    require_share(dense=dense, fine_tune=fine_tune, **{"dense + fine_tune": dense + fine_tune})
+
+
 def require_ratio(ratio: float) -> None:
     """Raise a ValueError unless a network can have so many times fewer weights."""
     if not (math.isfinite(ratio) and ratio > 1):
@@ -115,12 +120,14 @@ def read_through(model: nn.Module, make: Callable[[NetworkTensor], Function]) ->
     return found
 
 
-def dense_first(model: nn.Module, recipe: Recipe, share: float) -> Generator[Stage, None, Recipe]:
-    """Yield the dense network for a share of the epochs, and return the recipe of the others."""
-    others, dense = recipe.split(share)
-    if dense.epochs:
-        yield Stage(name="dense", model=model, recipe=dense)
-    return others
+def dense_first(
+    model: nn.Module, recipe: Recipe, dense: float, fine_tune: float
+) -> Generator[Stage, None, tuple[Recipe, Recipe]]:
+    """Yield the dense network for a share of the epochs; return the recipes of pruning and of the fine-tune."""
+    others, first = recipe.split(dense)
+    if first.epochs:
+        yield Stage(name="dense", model=model, recipe=first)
+    return others.split(fine_tune / (1 - dense))
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ from secateur.experiments.training import train_stage
 from secateur.experiments.versions import versions
 from secateur.job import Job
 from secateur.methods import Han2015
-from secateur.methods.han2015 import kinds
+from secateur.methods.layers import kinds
 from secateur.results import RunError, StageResult, write
 
 _QUALITIES = (0.6, 0.7, 0.8, 0.9, 1.0)
