@@ -24,13 +24,20 @@ from secateur.experiments.studies.compare_runs import run_entries
 from secateur.experiments.studies.compare_summary import difference, next_to_published, ranking, read_points
 from secateur.experiments.studies.grid import Places
 from secateur.methods import METHODS, Budgeted, Dense, FewValues, Han2015, Method
-from secateur.report.tables.compare import compare_tables
+from secateur.report.tables.compare import compare_tables, in_short, p_value
 from secateur.results import EvaluationResult, FileResult, HistoryPoint, PublishedRun, packed, read, unpacked, write
 from secateur.train.recipe import Recipe
 from secateur.train.stage import Stage
+from secateur.transfer.statistics import Mean
 
 NETWORK = "lenet-300-100"
 DIGITS = Comparison(network=NETWORK, data="digits", epochs=4)
+
+
+def test_equal_errors_have_an_interval_and_no_p_value_is_written_as_zero():
+    assert in_short(Mean(15.2, 0.0), 2, always=True) == "15.20 ± 0.00"
+    assert in_short(Mean(26_620, 0.0), 0) == "26,620"
+    assert [p_value(each) for each in (0.0, 0.0006, 0.25, math.nan)] == ["< 0.001", "0.001", "0.250", "–"]
 
 
 # The protocol
@@ -194,7 +201,8 @@ def test_a_method_is_worse_than_the_best_of_its_ratio_only_if_seeds_and_images_s
     assert list(ranked) == ["budget", "joint", "manessi2018"]
     assert (ranked["budget"].is_worse, ranked["joint"].is_worse, ranked["manessi2018"].is_worse) == (None, False, True)
     errors, *_ = compare_tables(MNIST, results)
-    assert "At 20× budget is best with 2.10 %; 1 of 2 others are significantly worse, not so joint." in errors.note
+    said = "At 20× budget is best with 2.10 %; 1 of 2 others is significantly worse, which cannot be said of joint."
+    assert said in errors.note
 
 
 def test_a_point_that_kept_more_than_asked_for_has_missed_it_and_is_not_the_best(results):

@@ -75,8 +75,8 @@ def verdicts(ranked: Sequence[Ranked]) -> list[str]:
         if len(best.point.runs) < 2:
             sentence += "; one seed, nothing was tested"
         else:
-            sentence += f"; {worse} of {len(group) - 1} others are significantly worse"
-            sentence += f", not so {', '.join(close)}" if close else ""
+            sentence += f"; {worse} of {len(group) - 1} others {'is' if worse == 1 else 'are'} significantly worse"
+            sentence += f", which cannot be said of {', '.join(close)}" if close else ""
         said.append(sentence + ".")
     return said
 
@@ -89,7 +89,7 @@ def _errors(each: Ranked) -> tuple[str, ...]:
     return (
         _name(point),
         seeds,
-        in_short(point.error, 2),
+        in_short(point.error, 2, always=True),
         "–" if point.is_dense else _signed(each.to_dense.seeds),
         "–" if each.to_best is None else _signed(each.to_best.seeds) + ("*" if each.is_worse else ""),
         "–" if each.to_best is None else _p_values(each.to_best),
@@ -117,12 +117,13 @@ def named(label: str, ratio: float | None) -> str:
     return label if ratio is None else f"{label}, {ratio:g}×"
 
 
-def in_short(mean: Mean, digits: int, unit: str = "") -> str:
-    """Write a mean with half of its interval; no interval for a single value."""
+def in_short(mean: Mean, digits: int, unit: str = "", *, always: bool = False) -> str:
+    """Write a mean with half of its interval: none for a single value, nor for equal ones unless `always`."""
     if math.isnan(mean.value):
         return "–"
     text = f"{mean.value:,.{digits}f}{unit}"
-    return text if math.isnan(mean.half) or mean.half == 0 else f"{text} ± {mean.half:,.{digits}f}"
+    is_alone = math.isnan(mean.half) or (mean.half == 0 and not always)
+    return text if is_alone else f"{text} ± {mean.half:,.{digits}f}"
 
 
 def _signed(mean: Mean) -> str:
@@ -132,7 +133,12 @@ def _signed(mean: Mean) -> str:
 
 
 def _p_values(found: Difference) -> str:
-    return ", ".join("–" if math.isnan(p) else f"{p:.3f}" for p in (found.seeds.p, found.images.p))
+    return ", ".join(p_value(p) for p in (found.seeds.p, found.images.p))
+
+
+def p_value(p: float) -> str:
+    """Write a p-value with three digits; one that would be written as zero is not."""
+    return "–" if math.isnan(p) else "< 0.001" if p < 0.0005 else f"{p:.3f}"
 
 
 def published_table(comparison: Comparison, points: Sequence[Point]) -> Grid:
