@@ -329,7 +329,7 @@ def test_networks_of_a_curve_continue_from_the_one_before(tmp_path, digits, monk
     monkeypatch.setattr(curve, "DATA", "digits")
     for module in (curve, curve_summary):
         monkeypatch.setattr(module, "RATIOS", {NETWORK: (5.0, 10.0)})
-    monkeypatch.setattr(curve, "PRUNE_EPOCHS", 2)
+    monkeypatch.setattr(curve, "PRUNE_EPOCHS", 8)
     wanted = curve.curve_jobs(NETWORK, [0])
     assert [job.label for job in wanted] == ["dense", "dense+budget+few-values", "dense+budget+budget+few-values"]
     for job in wanted:

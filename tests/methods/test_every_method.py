@@ -134,6 +134,7 @@ JOB = Job(network="lenet-300-100", data="digits", recipe=Recipe(epochs=3))
 def short(method):
     """Return a method whose own stages take one epoch each."""
     lengths = [entry.name for entry in fields(method) if entry.name == "rounds" or entry.name.endswith("epochs")]
+    lengths = [name for name in lengths if getattr(method, name) is not None]  # None: as many as the recipe has
     return replace(method, **dict.fromkeys(lengths, 1))
 
 
