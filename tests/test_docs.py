@@ -56,6 +56,11 @@ def test_the_tour_the_questions_and_the_paper_have_python_to_run():
     assert all(PYTHON[name] for name in ("tour.md", "faq.md", "paper.md", "budget.md", "own.md", "method.md", *NEEDS))
 
 
+@pytest.mark.parametrize("page", [*DOCS.glob("*.md"), *ROOT.glob("*.md")], ids=lambda page: page.name)
+def test_no_merge_left_its_markers_on_a_page(page):
+    assert not re.search(r"^(<{7} |={7}$|>{7} )", page.read_text(), re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_every_command_and_flag_on_a_page_exists(name):
     for line in re.findall(r"^    secateur (.+)$|`secateur ([^`]+)`", PAGES[name], re.MULTILINE):

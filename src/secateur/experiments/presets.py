@@ -113,7 +113,7 @@ _PRESETS: Mapping[str, Mapping[str, Preset]] = {
     "quick": {
         "lenet-300-100": _budget(62, _sgd(44), few_values=_QUICK_FEW),
         "lenet-5": _budget(100, _sgd_lenet_5(8), few_values=_QUICK_FEW),
-        # For Imagenette: about an hour of one core.
+        # For Imagenette: about 40 minutes of one core.
         "alexnet": _budget(
             20,
             replace(_sgd(8, lr=1e-2, bias_lr=2, lambda_wd=2.5e-4, clip_norm=5.0), batch_size=64, precision="bf16"),
