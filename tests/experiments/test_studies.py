@@ -328,14 +328,14 @@ def test_the_rivals_that_learn_together_have_the_bytes_of_one_after_the_other(tm
 def test_networks_of_a_curve_continue_from_the_one_before(tmp_path, digits, monkeypatch):
     monkeypatch.setattr(curve, "DATA", "digits")
     for module in (curve, curve_summary):
-        monkeypatch.setattr(module, "RATIOS", {NETWORK: (5.0, 10.0)})
-    monkeypatch.setattr(curve, "PRUNE_EPOCHS", 8)
+        monkeypatch.setattr(module, "CURVES", {NETWORK: {5.0: 8, 10.0: 6}})
     wanted = curve.curve_jobs(NETWORK, [0])
     assert [job.label for job in wanted] == ["dense", "dense+budget+few-values", "dense+budget+budget+few-values"]
     for job in wanted:
         curve.publish_point(job, places(tmp_path))
     first, second = curve_summary.curve(tmp_path / "results", NETWORK)
     assert [point.kept[0] for point in (first, second)] == [53_240, 26_620]
+    assert second.epochs == (*first.epochs, 6)
     assert first.dense_error[0] == second.dense_error[0]
     runs = sorted((tmp_path / "runs").iterdir())
     assert len({(run / "train.checkpoint.safetensors").read_bytes() for run in runs}) == 1

@@ -18,7 +18,7 @@ from secateur.cli.complaints import require_at_least, usage
 from secateur.cli.flags import Command, DataRoot, Json, KeptIn, named, optional
 from secateur.experiments.presets import preset, preset_names
 from secateur.experiments.studies.curve import curve_jobs, publish_point
-from secateur.experiments.studies.curve_summary import RATIOS, curve_path
+from secateur.experiments.studies.curve_summary import CURVES, curve_path
 from secateur.experiments.studies.decay import run_decay_study
 from secateur.experiments.studies.epochs import search_epochs
 from secateur.experiments.studies.error_increase import error_increase_jobs, publish_error_increase
@@ -96,7 +96,7 @@ class Reproduce(Command):
             for network in self.networks:
                 networks.NETWORKS.find(network)
                 if self.what == "curve":
-                    require_one_of("network with a curve", network, RATIOS)
+                    require_one_of("network with a curve", network, CURVES)
                 else:
                     require_one_of("network with published rows", network, networks_with_layers())
                 if self.what not in ("table1", "table2") and paper_data(network) not in (None, "mnist"):

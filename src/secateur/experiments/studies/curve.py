@@ -15,7 +15,7 @@ import torch
 from secateur.budget import Budget
 from secateur.experiments.presets import preset
 from secateur.experiments.runner import run
-from secateur.experiments.studies.curve_summary import DATA, PRUNE_EPOCHS, RATIOS, curve_path
+from secateur.experiments.studies.curve_summary import CURVES, DATA, curve_path
 from secateur.experiments.studies.grid import Places, to_publish
 from secateur.job import Job
 from secateur.methods import Budgeted, Dense
@@ -29,7 +29,10 @@ def curve_jobs(network: str, seeds: Iterable[int]) -> list[Job]:
         usual = preset("best", network, data=DATA, seed=seed, to_file=True)
         method, *others = usual.methods
         assert isinstance(method, Budgeted)
-        steps = [replace(method, budget=Budget(ratio=ratio), prune_epochs=PRUNE_EPOCHS) for ratio in RATIOS[network]]
+        steps = [
+            replace(method, budget=Budget(ratio=ratio), prune_epochs=epochs)
+            for ratio, epochs in CURVES[network].items()
+        ]
         wanted.append(replace(usual, methods=(Dense(),)))
         wanted += [replace(usual, methods=(Dense(), *steps[:number], *others)) for number in range(1, len(steps) + 1)]
     return wanted

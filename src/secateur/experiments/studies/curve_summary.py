@@ -14,14 +14,14 @@ from secateur.methods import Budgeted
 from secateur.results import PublishedRun
 
 STUDY, DATA = "curve", "cifar10"
-RATIOS: Mapping[str, tuple[float, ...]] = {
-    "resnet-20": (10, 20),
-    "resnet-56": (10, 20),
-    "vgg-16-cifar-quarter": (20, 50),
-    "vgg-16-cifar-half": (20, 50),
-    "vgg-16-cifar": (20, 50, 100),
+# Ratios, each with the epochs that lead to it: after 12, ResNet-20 at 10× stood 2.5 points above its dense network.
+CURVES: Mapping[str, Mapping[float, int]] = {
+    "resnet-20": {10: 40, 20: 25},
+    "resnet-56": {10: 40, 20: 25},
+    "vgg-16-cifar-quarter": {20: 30, 50: 30},
+    "vgg-16-cifar-half": {20: 18, 50: 18},
+    "vgg-16-cifar": {20: 18, 50: 18, 100: 18},
 }
-PRUNE_EPOCHS = 12  # from one ratio to the next
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Point:
 
     network: str
     ratio: float
+    epochs: tuple[int, ...]  # of the dense network, then from one ratio to the next
     seeds: int
     weights: int
     kept: Spread
@@ -51,12 +52,17 @@ def curve_path(results: Path, job: Job) -> Path:
 def curve(results: Path, network: str) -> list[Point]:
     """Return the published points of a network, the smallest ratio first."""
     found = []
-    for number, ratio in enumerate(RATIOS.get(network, ()), start=1):
+    for number, ratio in enumerate(CURVES.get(network, ()), start=1):
         label = "+".join(["dense", *["budget"] * number, "few-values"])
         runs = list(read_runs(results, network, STUDY, f"{label}-{_variant(ratio)}").values())
         if runs:
             found.append(_point(network, ratio, runs, pruned="pruned" if number == 1 else f"pruned-{number}"))
     return found
+
+
+def _epochs(job: Job) -> tuple[int, ...]:
+    pruned = (method.epochs(job.recipe) for method in job.methods if isinstance(method, Budgeted))
+    return job.recipe.epochs, *pruned
 
 
 def _variant(ratio: float) -> str:
@@ -69,6 +75,7 @@ def _point(network: str, ratio: float, runs: list[PublishedRun], *, pruned: str)
     return Point(
         network=network,
         ratio=ratio,
+        epochs=_epochs(runs[0].result.job),
         seeds=len(runs),
         weights=runs[0].result.weights,
         kept=mean_std(run.result.kept for run in runs),

@@ -6,13 +6,14 @@ import math
 from pathlib import Path
 
 from secateur import literature
-from secateur.experiments.studies.curve_summary import DATA, PRUNE_EPOCHS, Point, curve
+from secateur.experiments.studies.curve_summary import DATA, Point, curve
 from secateur.literature import Published
 from secateur.report.tables.grid import Grid, kilobytes, signed, spread
 
 _HEADER = (
     "network",
     "seeds",
+    "epochs",
     "dense error %",
     "pruned error %",
     "difference, points",
@@ -34,9 +35,9 @@ def curve_table(results: Path, networks: tuple[str, ...]) -> Grid:
             rows += [_ours(point) for point in points]
     note = (
         "Ours: mean ± standard deviation over seeds, on test images; differences are paired by seed, ± standard error. "
-        f"The network of the first ratio continues from the dense one for {PRUNE_EPOCHS} epochs, and that of each "
-        f"further ratio from the one before it for {PRUNE_EPOCHS} more; the file is that of the pruned network with "
-        "few values a layer. Published rows as their authors give them."
+        "The network of the first ratio continues from the dense one, and that of each further ratio from the one "
+        "before it; epochs are those of the dense network, then those from one ratio to the next. The file is that of "
+        "the pruned network with few values a layer. Published rows as their authors give them."
     )
     return Grid("CIFAR-10: error against size", _HEADER, tuple(rows), note if rows else "")
 
@@ -54,6 +55,7 @@ def _ours(point: Point) -> tuple[str, ...]:
     return (
         f"{point.network}, secateur",
         str(point.seeds),
+        " + ".join(map(str, point.epochs)),
         spread(point.dense_error, 2),
         spread(point.pruned_error, 2),
         signed(point.difference),
@@ -72,4 +74,4 @@ def _published(each: Published) -> tuple[str, ...]:
     kept = "–" if math.isnan(each.kept) else f"{each.kept:,.0f}"
     file = f"{each.bytes / 1000:g} kB" if is_file else "–"
     smaller = f"{each.ratio:g}×" if is_file and math.isfinite(each.ratio) else "–"
-    return name, "–", "–", "–" if is_file else error, "–", kept, "–", error if is_file else "–", file, smaller
+    return name, "–", "–", "–", "–" if is_file else error, "–", kept, "–", error if is_file else "–", file, smaller

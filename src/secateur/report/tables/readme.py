@@ -15,7 +15,7 @@ from secateur.experiments.presets import preset, preset_names
 from secateur.experiments.reference import REFERENCES, PublishedReference
 from secateur.experiments.studies.compare import Comparison
 from secateur.experiments.studies.comparison import standings
-from secateur.experiments.studies.curve_summary import RATIOS
+from secateur.experiments.studies.curve_summary import CURVES
 from secateur.experiments.studies.feature_summary import FeatureStudy
 from secateur.experiments.studies.published import read_runs
 from secateur.experiments.studies.summaries import mean_std
@@ -57,8 +57,8 @@ def results_page(results: Path) -> str:
         ),
         together_table(results, _NETWORKS),
         error_increase_table(results, _NETWORKS),
-        curve_table(results, tuple(RATIOS)),
-        *(curve_layers_table(results, network) for network in RATIOS),
+        curve_table(results, tuple(CURVES)),
+        *(curve_layers_table(results, network) for network in CURVES),
         *imagenette_tables(results),
         *feature_tables(results, FeatureStudy()),
         table3(results),
