@@ -74,10 +74,10 @@ def peak_bytes(case: str, kind: str) -> int:
 
 def print_peak(case: str, kind: str) -> None:
     torch.set_num_threads(1)
-    keep_freed_memory()
     make, shape = CASES[case]
     model = make()
     step = training_step(secateur.build_sibling(model) if kind == "sibling" else model, shape)
+    keep_freed_memory()  # when training begins, as our loop does: what building has freed goes back to the system
     for _ in range(5):
         step()
     # Not getrusage: its maximum is inherited from the process that started this one.

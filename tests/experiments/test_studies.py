@@ -325,10 +325,16 @@ def test_the_rivals_that_learn_together_have_the_bytes_of_one_after_the_other(tm
         assert set(way.layer_bits) == {"fc1.weight", "fc2.weight", "fc3.weight"}
 
 
+def test_a_curve_of_alexnet_is_run_on_imagenette_by_its_quick_preset():
+    dense, pruned, _ = curve.curve_jobs("alexnet", [0])
+    assert (dense.data, dense.preset, dense.label) == ("imagenette", "quick", "dense")
+    assert pruned.methods[1].budget.ratio == 12
+
+
 def test_networks_of_a_curve_continue_from_the_one_before(tmp_path, digits, monkeypatch):
-    monkeypatch.setattr(curve, "DATA", "digits")
+    chosen = curve_summary.Curve(ratios={5.0: 8, 10.0: 6}, data="digits")
     for module in (curve, curve_summary):
-        monkeypatch.setattr(module, "CURVES", {NETWORK: {5.0: 8, 10.0: 6}})
+        monkeypatch.setattr(module, "CURVES", {NETWORK: chosen})
     wanted = curve.curve_jobs(NETWORK, [0])
     assert [job.label for job in wanted] == ["dense", "dense+budget+few-values", "dense+budget+budget+few-values"]
     for job in wanted:
@@ -339,7 +345,7 @@ def test_networks_of_a_curve_continue_from_the_one_before(tmp_path, digits, monk
     assert first.dense_error[0] == second.dense_error[0]
     runs = sorted((tmp_path / "runs").iterdir())
     assert len({(run / "train.checkpoint.safetensors").read_bytes() for run in runs}) == 1
-    dense = read_runs(tmp_path / "results", NETWORK, "curve", "dense")[0]
+    dense = read_runs(tmp_path / "results", NETWORK, "curve", "dense", "digits")[0]
     assert dense.test_error() == first.dense_error[0]
     assert first.difference[0] == pytest.approx(first.pruned_error[0] - first.dense_error[0])
     assert first.pruned_shares.keys() == {"fc1.weight", "fc2.weight", "fc3.weight"}

@@ -392,10 +392,10 @@ def test_a_curve_stands_below_what_is_published_for_its_network(tmp_path):
             file=FileResult(bytes=40_000, dense_bytes=3_400_000),
         )
     *published, ours = curve_table(tmp_path, (network,)).rows
-    assert [row[0] for row in published] == ["resnet-56, Learning-compression, published"] * 4
+    assert [row[0] for row in published] == ["resnet-56, cifar10, Learning-compression, published"] * 4
     assert [row[4] for row in published] == ["6.92", "6.67", "7.51", "8.21"]
-    assert ours[:6] == ("resnet-56, secateur", "2", "50 + 50", "7.05 ± 0.07", "7.60 ± 0.14", "+0.55 ± 0.05")
-    assert ours[-2:] == ("40.0 kB ± 0.0", "85×")
+    assert ours[:6] == ("resnet-56, cifar10, secateur", "2", "50 + 50", "7.05 ± 0.07", "7.60 ± 0.14", "+0.55 ± 0.05")
+    assert ours[-1] == "40.0 kB ± 0.0 (85×)"
     header, *layers = curve_layers_table(tmp_path, network).header, *curve_layers_table(tmp_path, network).rows
     assert header == ("resnet-56, layer", "10×, pruned %")
     assert layers

@@ -58,7 +58,7 @@ class Reproduce(Command):
         Doc(
             "table1, table2, table3 and transfer (both shown only: secateur transfer runs them), files, sensitivity, "
             "decay, rival (Deep Compression), together (pruning and quantisation learned together), error-increase "
-            "(against a sweep), curve (networks for CIFAR-10 at several ratios), search (how epochs were chosen), "
+            "(against a sweep), curve (networks for photographs at several ratios), search (how epochs were chosen), "
             "alexnet-features (AlexNet on features of its pretrained convolutions), figure1, figure2 or figure3"
         ),
     ]
@@ -97,8 +97,8 @@ class Reproduce(Command):
                 networks.NETWORKS.find(network)
                 if self.what == "curve":
                     require_one_of("network with a curve", network, CURVES)
-                else:
-                    require_one_of("network with published rows", network, networks_with_layers())
+                    continue
+                require_one_of("network with published rows", network, networks_with_layers())
                 if self.what not in ("table1", "table2") and paper_data(network) not in (None, "mnist"):
                     raise ValueError(
                         f"{self.what} is run on MNIST, which {network} does not take: see table1 and table2"

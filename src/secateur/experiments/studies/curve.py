@@ -15,7 +15,7 @@ import torch
 from secateur.budget import Budget
 from secateur.experiments.presets import preset
 from secateur.experiments.runner import run
-from secateur.experiments.studies.curve_summary import CURVES, DATA, curve_path
+from secateur.experiments.studies.curve_summary import CURVES, curve_path
 from secateur.experiments.studies.grid import Places, to_publish
 from secateur.job import Job
 from secateur.methods import Budgeted, Dense
@@ -24,14 +24,13 @@ from secateur.results import write
 
 def curve_jobs(network: str, seeds: Iterable[int]) -> list[Job]:
     """Return the runs of a network: for every seed the dense one, then one for every ratio."""
-    wanted = []
+    chosen, wanted = CURVES[network], []
     for seed in seeds:
-        usual = preset("best", network, data=DATA, seed=seed, to_file=True)
+        usual = preset(chosen.preset, network, data=chosen.data, seed=seed, to_file=True)
         method, *others = usual.methods
         assert isinstance(method, Budgeted)
         steps = [
-            replace(method, budget=Budget(ratio=ratio), prune_epochs=epochs)
-            for ratio, epochs in CURVES[network].items()
+            replace(method, budget=Budget(ratio=ratio), prune_epochs=epochs) for ratio, epochs in chosen.ratios.items()
         ]
         wanted.append(replace(usual, methods=(Dense(),)))
         wanted += [replace(usual, methods=(Dense(), *steps[:number], *others)) for number in range(1, len(steps) + 1)]

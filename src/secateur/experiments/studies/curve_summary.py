@@ -13,14 +13,27 @@ from secateur.job import Job
 from secateur.methods import Budgeted
 from secateur.results import PublishedRun
 
-STUDY, DATA = "curve", "cifar10"
-# Ratios, each with the epochs that lead to it: after 12, ResNet-20 at 10× stood 2.5 points above its dense network.
-CURVES: Mapping[str, Mapping[float, int]] = {
-    "resnet-20": {10: 40, 20: 25},
-    "resnet-56": {10: 40, 20: 25},
-    "vgg-16-cifar-quarter": {20: 30, 50: 30},
-    "vgg-16-cifar-half": {20: 18, 50: 18},
-    "vgg-16-cifar": {20: 18, 50: 18, 100: 18},
+STUDY = "curve"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """The ratios that a network is pruned to, each with the epochs that lead to it, and the preset for all else."""
+
+    ratios: Mapping[float, int]
+    data: str = "cifar10"
+    preset: str = "best"
+    full_width: str = ""  # the network that publications prune, where this one is a narrower copy
+
+
+# After 12 epochs ResNet-20 at 10× stood 2.5 points above its dense network.
+CURVES: Mapping[str, Curve] = {
+    "resnet-20": Curve(ratios={10: 40, 20: 25}),
+    "resnet-56": Curve(ratios={10: 40, 20: 25}),
+    "vgg-16-cifar-quarter": Curve(ratios={20: 30, 50: 30}, full_width="vgg-16-cifar"),
+    "vgg-16-cifar-half": Curve(ratios={20: 18, 50: 18}, full_width="vgg-16-cifar"),
+    "vgg-16-cifar": Curve(ratios={20: 18, 50: 18, 100: 18}),
+    "alexnet": Curve(ratios={12: 8, 20: 6}, data="imagenette", preset="quick"),
 }
 
 
@@ -52,9 +65,9 @@ def curve_path(results: Path, job: Job) -> Path:
 def curve(results: Path, network: str) -> list[Point]:
     """Return the published points of a network, the smallest ratio first."""
     found = []
-    for number, ratio in enumerate(CURVES.get(network, ()), start=1):
-        label = "+".join(["dense", *["budget"] * number, "few-values"])
-        runs = list(read_runs(results, network, STUDY, f"{label}-{_variant(ratio)}").values())
+    for number, ratio in enumerate(CURVES[network].ratios, start=1):
+        label = f"{'+'.join(['dense', *['budget'] * number, 'few-values'])}-{_variant(ratio)}"
+        runs = list(read_runs(results, network, STUDY, label, CURVES[network].data).values())
         if runs:
             found.append(_point(network, ratio, runs, pruned="pruned" if number == 1 else f"pruned-{number}"))
     return found
