@@ -19,7 +19,7 @@ from secateur.report.tables.alexnet import alexnet_cost_table, imagenette_tables
 from secateur.report.tables.budgets import call_table, cost_table, error_increase_table, met_table, together_table
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
-from secateur.report.tables.curve import curve_layers_table, curve_table
+from secateur.report.tables.curve import curve_headline, curve_layers_table, curve_table
 from secateur.report.tables.files import file_table, headline_table
 from secateur.report.tables.paper import search_table, table1, table2
 from secateur.report.tables.pretrained import encoder_table, pruned_table, scores_table
@@ -396,6 +396,9 @@ def test_a_curve_stands_below_what_is_published_for_its_network(tmp_path):
     assert [row[4] for row in published] == ["6.92", "6.67", "7.51", "8.21"]
     assert ours[:6] == ("resnet-56, cifar10, secateur", "2", "50 + 50", "7.05 ± 0.07", "7.60 ± 0.14", "+0.55 ± 0.05")
     assert ours[-1] == "40.0 kB ± 0.0 (85×)"
+    [row] = curve_headline(tmp_path, (network,)).rows
+    assert row[:3] == ("resnet-56, cifar10", "2", "7.05 ± 0.07 → 7.90 ± 0.00")
+    assert row[-2:] == ("85×", "`secateur reproduce curve --networks resnet-56 --seeds 2`")
     header, *layers = curve_layers_table(tmp_path, network).header, *curve_layers_table(tmp_path, network).rows
     assert header == ("resnet-56, layer", "10×, pruned %")
     assert layers

@@ -42,6 +42,28 @@ def curve_table(results: Path, networks: tuple[str, ...]) -> Grid:
     return Grid("Networks on photographs: error against size", _HEADER, tuple(rows), note if rows else "")
 
 
+def curve_headline(results: Path, networks: tuple[str, ...]) -> Grid:
+    """Show in one table what becomes of networks for photographs, and which command does it."""
+    header = ("network, data", "seeds", "error %, dense → file", "weights kept", "file", "smaller by", "command")
+    rows = tuple(
+        (
+            f"{network}, {CURVES[network].data}",
+            str(point.seeds),
+            f"{spread(point.dense_error, 2)} → {spread(point.file_error, 2)}",
+            f"{point.kept[0]:,.0f} of {point.weights:,}",
+            kilobytes(point.file_bytes, 1),
+            f"{point.smaller:,.0f}×",
+            f"`secateur reproduce curve --networks {network} --seeds {point.seeds}`",
+        )
+        for network in networks
+        for point in curve(results, network)
+    )
+    note = (
+        "Pruned networks continue from the dense one for further epochs: [the results](docs/results.md) say how many."
+    )
+    return Grid("Results on photographs", header, rows, note if rows else "")
+
+
 def curve_layers_table(results: Path, network: str) -> Grid:
     """Show the share pruned of every layer of a network, a column per ratio."""
     points = curve(results, network)

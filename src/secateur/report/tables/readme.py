@@ -25,7 +25,7 @@ from secateur.report.tables.budgets import call_table, cost_table, error_increas
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.compare import compare_tables
 from secateur.report.tables.comparison import comparison_table, stages_table
-from secateur.report.tables.curve import curve_layers_table, curve_table
+from secateur.report.tables.curve import curve_headline, curve_layers_table, curve_table
 from secateur.report.tables.features import feature_tables
 from secateur.report.tables.files import decay_table, file_table, headline_table
 from secateur.report.tables.grid import Grid
@@ -100,7 +100,11 @@ def with_results(readme: str, results: Path) -> str:
     _, end, after = rest.partition(_END)
     if not (begin and end):
         raise ValueError(f"the README has no place for results: put {_BEGIN} and {_END} on lines of their own")
-    grids = headline_table(results, preset_names(), _NETWORKS), network_speeds(results)
+    grids = (
+        headline_table(results, preset_names(), _NETWORKS),
+        curve_headline(results, tuple(CURVES)),
+        network_speeds(results),
+    )
     tables = [grid.as_markdown() for grid in grids if grid.rows]
     return before + "\n\n".join([_BEGIN, *tables, _END]) + after
 
