@@ -326,7 +326,7 @@ def test_the_rivals_that_learn_together_have_the_bytes_of_one_after_the_other(tm
 
 
 def test_a_curve_of_alexnet_is_run_on_imagenette_by_its_quick_preset():
-    dense, pruned, _ = curve.curve_jobs("alexnet", [0])
+    dense, pruned = curve.curve_jobs("alexnet", [0])
     assert (dense.data, dense.preset, dense.label) == ("imagenette", "quick", "dense")
     assert pruned.methods[1].budget.ratio == 12
 

@@ -33,7 +33,7 @@ CURVES: Mapping[str, Curve] = {
     "vgg-16-cifar-quarter": Curve(ratios={20: 30, 50: 30}, full_width="vgg-16-cifar"),
     "vgg-16-cifar-half": Curve(ratios={20: 18, 50: 18}, full_width="vgg-16-cifar"),
     "vgg-16-cifar": Curve(ratios={20: 18, 50: 18, 100: 18}),
-    "alexnet": Curve(ratios={12: 8, 20: 6}, data="imagenette", preset="quick"),
+    "alexnet": Curve(ratios={12: 8}, data="imagenette", preset="quick"),
 }
 
 
