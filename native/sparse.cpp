@@ -1,13 +1,14 @@
 // Sparse products: the layers of a pruned network, computed without its zeros.
 //
-// A chain is a sequence of steps, each a sparse linear layer or a sparse convolution with its bias, its activation and
-// its max-pooling; one call takes a batch through all of them, and intermediate results stay in thread-local memory,
+// A chain is a sequence of steps, each a sparse linear layer or a convolution with its bias, its activation and its
+// max-pooling; one call takes a batch through all of them, and intermediate results stay in thread-local memory,
 // which stays in the cache if it fits. A chain runs in one of two ways:
 //
 //   sample by sample   A linear layer is a product of a sparse matrix and a vector (sparse_vector.h). A convolution is
 //                      direct: a weight is an offset into the image, a vector register holds neighbouring pixels, and
 //                      the image is padded band by band (sparse_images.h, sparse_slab.h, sparse_runs.h; and its kernels,
-//                      which take the compiler longest and are sources of their own: sparse_kernels.h).
+//                      which take the compiler longest and are sources of their own: sparse_kernels.h). A depthwise
+//                      convolution has few weights, and multiplies zeros like the others (sparse_depthwise.h).
 //   panel by panel     As many samples as lanes lie side by side, a vector register holds one feature of several of
 //                      them, and a weight is the number of a feature (sparse_panels.h).
 //
@@ -24,6 +25,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "sparse_depthwise.h"
 #include "sparse_images.h"
 #include "sparse_order.h"
 #include "sparse_panels.h"
@@ -55,7 +57,9 @@ bool run_sample(const Step* steps, int64_t count, const float* x, const float* r
         float* to = ends ? y : out;
         if (steps[k].kind == linear)
             multiply_vector(steps[k], x, ends ? residual : nullptr, to, threads);
-        else if (!convolve(steps[k], x, ends ? residual : nullptr, to, scratch + 2 * largest, threads))
+        else if (steps[k].kind == depthwise ? !convolve_depthwise(steps[k], x, ends ? residual : nullptr, to, threads)
+                                            : !convolve(steps[k], x, ends ? residual : nullptr, to,
+                                                        scratch + 2 * largest, threads))
             return false;
         x = to;
         std::swap(in, out);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from secateur.run.kernels.kernel import Kernel
 from secateur.run.kernels.tiling import aligns
 from secateur.run.plan import Group
 from secateur.run.sparse_chain import SparseChain
+from secateur.run.sparse_layer import SparseLayer
 
 WIN = 1.1  # how many times faster a sparse layer must be to replace a dense one
 DENSEST = 0.7  # denser layers are not tried
@@ -81,12 +82,14 @@ def _time_chain(sequence: Sequence[FusedLayer], shared: bool) -> Group:
             y = fused.dense(y, residual if fused is last else None)
         return y
 
-    density = sum(fused.layer.weight.count for fused in sequence) / max(sum(_size(fused) for fused in sequence), 1)
-    if density > DENSEST:
+    if is_too_dense(fused.layer for fused in sequence):
         return Group(names, None, timing.race([dense])[0], math.nan)
-    convolves = any(fused.layer.window is not None for fused in sequence)
+    convolves = any(fused.layer.window is not None and not fused.layer.is_depthwise for fused in sequence)
     batch = math.prod(x.shape[:-1]) if first.layer.window is None and not first.flattens else x.shape[0]
-    may_align = any(aligns(fused.layer, fused.source.meta["shape"], bindings.lanes()) for fused in sequence)
+    lanes = bindings.lanes()
+    may_align = any(
+        aligns(fused.layer, fused.source.meta["shape"], lanes) for fused in sequence if not fused.layer.is_depthwise
+    )
     ways = _candidates(batch, residual is not None, shared, convolves, may_align)
     chains = [chain_of(sequence, kernel) for kernel in ways]
     calls: list[Callable[[], object]] = [dense, *(_call(chain, x, residual) for chain in chains)]
@@ -100,5 +103,7 @@ def _call(chain: SparseChain, x: Tensor, residual: Tensor | None) -> Callable[[]
     return (lambda: chain(x)) if residual is None else (lambda: chain(x, residual))
 
 
-def _size(fused: FusedLayer) -> int:
-    return math.prod(fused.layer.weight.shape)
+def is_too_dense(layers: Iterable[SparseLayer]) -> bool:
+    """Return whether kernels that skip zeros have too few to skip; those of depthwise convolutions skip none."""
+    weights = [layer.weight for layer in layers if not layer.is_depthwise]
+    return sum(one.count for one in weights) > DENSEST * sum(math.prod(one.shape) for one in weights)
