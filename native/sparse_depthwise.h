@@ -31,15 +31,16 @@ struct Slab {
         : phases(step.stride_x),
           part((step.out_width + width - 1) / width * width + (step.filter_width - 1) / phases + width),
           pitch(phases * part) {
-        int64_t halo = step.filter_height - step.stride_y, fitting = most_slab_floats / pitch - halo;
-        // Whole tiles, but for an image that is lower than two.
-        fitting = std::max(fitting / step.stride_y / highest_tile, int64_t{1}) * highest_tile;
-        band = std::min(step.out_height, fitting);
+        int64_t halo = step.filter_height - step.stride_y, fitting = (most_slab_floats / pitch - halo) / step.stride_y;
+        // Bands are equally high, and have whole tiles.
+        int64_t tiles = (step.out_height + highest_tile - 1) / highest_tile;
+        int64_t bands = (tiles * highest_tile - 1) / std::max<int64_t>(fitting, highest_tile) + 1;
+        band = std::min(step.out_height, (tiles + bands - 1) / bands * highest_tile);
         rows = (band - 1) * step.stride_y + step.filter_height;
         columns = std::clamp<int64_t>((step.out_width - 1) * phases + step.filter_width - step.pad_x, 0, step.width);
     }
 
-    int64_t floats() const { return rows * pitch; }
+    int64_t floats() const { return rows * pitch + width; }  // zeros may be written behind the last row
 };
 
 // Copies a row of the image into the slab, where there are zeros around it. Nothing is read at `limit` or behind it.
@@ -54,10 +55,16 @@ INLINE void pack_row(const Slab& slab, int64_t pad, const float* from, const flo
     } else if (slab.phases == 2) {
         float* even = to + pad % 2 * slab.part + pad / 2;
         float* odd = to + (pad + 1) % 2 * slab.part + (pad + 1) / 2;
-        for (; j < slab.columns && from + j + 2 * width <= limit; j += 2 * width) {
+        for (; j + 2 * width <= slab.columns; j += 2 * width) {
+            auto [one, other] = load_both(from + j);
+            store(even + j / 2, one);
+            store(odd + j / 2, other);
+        }
+        if (j < slab.columns && from + j + 2 * width <= limit) {
             auto [one, other] = load_both(from + j);
             store(even + j / 2, first_lanes(one, (slab.columns - j + 1) / 2));
             store(odd + j / 2, first_lanes(other, (slab.columns - j) / 2));
+            return;
         }
     }
     for (; j < slab.columns; ++j) to[(j + pad) % slab.phases * slab.part + (j + pad) / slab.phases] = from[j];
@@ -71,7 +78,7 @@ INLINE void pack_band(const Step& step, const Slab& slab, int64_t top, const flo
         if (row >= 0 && row < step.height)
             pack_row(slab, step.pad_x, image + row * step.width, limit, to);
         else
-            std::fill(to, to + slab.pitch, 0.f);
+            for (int64_t j = 0; j < slab.pitch; j += width) store(to + j, floats{});
     }
 }
 
