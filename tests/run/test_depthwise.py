@@ -255,3 +255,22 @@ def test_a_file_is_loaded_with_our_kernels(tmp_path, monkeypatch, batch, planned
     assert len([name for group in network.plan.sparse_groups for name in group.layers if "depthwise" in name]) == 16
     with torch.no_grad():
         assert_same(network(x), model(x))
+
+
+@pytest.mark.parametrize(("channels", "is_tried"), [(3, True), (4, True), (5, False)])
+def test_a_dense_convolution_of_few_channels_is_tried_all_the_same(monkeypatch, channels, is_tried):
+    monkeypatch.setattr(timing, "race", lambda calls, **_: [1.0, *[0.5 for _ in calls[1:]]])
+    model, x = nn.Sequential(nn.Conv2d(channels, 8, 3, 2)).eval(), torch.randn(1, channels, 9, 9)
+    fast = compile_sparse(model, x)
+    assert len(chains(fast)) == is_tried
+    with torch.no_grad():
+        assert_same(fast(x), model(x))
+
+
+@pytest.mark.parametrize(("dense_ms", "batch", "joins"), [(1.6, 1, True), (1.7, 1, False), (6.0, 2, True)])
+def test_depthwise_convolutions_are_joined_with_their_neighbours_up_to_five_milliseconds(
+    monkeypatch, dense_ms, batch, joins
+):
+    monkeypatch.setattr(timing, "race", lambda calls, **_: [dense_ms, *[0.1 for _ in calls[1:]]])
+    fast = compile_sparse(separable(), torch.randn(batch, 4, 8, 8))
+    assert len(fast.plan.groups) == (1 if joins else 3)
