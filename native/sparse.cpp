@@ -105,8 +105,8 @@ int64_t vectors_for(int64_t samples, int64_t most) {
 }
 
 // Takes a batch through a chain in panels of `vectors` vectors, or of fewer if they hold it.
-bool run_panels(const Step* steps, int64_t count, const float* x, int64_t batch, float* y, int64_t vectors,
-                int threads) {
+bool run_panels(const Step* steps, int64_t count, const float* x, const float* residual, int64_t batch, float* y,
+                int64_t vectors, int threads) {
     int64_t in = steps[0].features_in(), features = steps[count - 1].features_out();
     if (work(steps, count) * batch < parallel_min) threads = 1;
     vectors = vectors_for(batch, vectors);
@@ -118,15 +118,16 @@ bool run_panels(const Step* steps, int64_t count, const float* x, int64_t batch,
         int64_t first = k / shares * vectors * width, share = k % shares;
         int64_t samples = std::min(vectors * width, batch - first);
         int64_t own = vectors_for(samples, vectors);
+        const float* added = residual ? residual + first * features : nullptr;
         int64_t room = alone ? steps[0].inputs + steps[0].rows : Room(steps, count).all();
         float* scratch = scratch_of_thread.take(room * own * width + 1);
         if (!scratch) return false;
         with_panel(own, [&](auto n) {
             if (alone)
-                run_layer<n()>(steps[0], x + first * in, samples, steps[0].cut(share, shares),
+                run_layer<n()>(steps[0], x + first * in, added, samples, steps[0].cut(share, shares),
                                steps[0].cut(share + 1, shares), y + first * features, scratch);
             else
-                run_panel<n()>(steps, count, x + first * in, samples, y + first * features, scratch);
+                run_panel<n()>(steps, count, x + first * in, added, samples, y + first * features, scratch);
         });
         return true;
     });
@@ -140,12 +141,12 @@ struct Chain {
     int64_t count, vectors;
 };
 
-// Takes `batch` samples x through a chain to y. `residual`, which may be null and is for single samples only, is
-// added before the last activation. Returns 0, or 1 if there was not enough memory.
+// Takes `batch` samples x through a chain to y. `residual`, which may be null, is added before the last activation.
+// Returns 0, or 1 if there was not enough memory.
 EXPORT int secateur_chain(const Chain* chain, const float* x, int64_t batch, float* y, int threads,
                           const float* residual) {
     NoDenormals guard;
-    bool whole = chain->vectors ? run_panels(chain->steps, chain->count, x, batch, y, chain->vectors, threads)
+    bool whole = chain->vectors ? run_panels(chain->steps, chain->count, x, residual, batch, y, chain->vectors, threads)
                                 : run_samples(chain->steps, chain->count, x, residual, batch, y, threads);
     return whole ? 0 : 1;
 }

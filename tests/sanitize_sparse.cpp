@@ -307,7 +307,7 @@ void run_case(int64_t which) {
     std::vector<float> given(batch * in), added(batch * out);
     for (float& one : given) one = number();
     for (float& one : added) one = number();
-    bool adds = !vectors && !(last.kind == convolution && last.pool) && below(2);
+    bool adds = !(last.kind == convolution && last.pool) && below(2);
     Exact<float> x = exact(given), residual = exact(added), y(new float[batch * out]);
     Chain chain{exact_steps.get(), count, vectors};
     int threads = static_cast<int>(1 + below(3));

@@ -194,11 +194,9 @@ def _group(sequence: list[FusedLayer], weights: Mapping[str, SparseWeight], batc
             if fused is not sequence[-1]:
                 continue
         if together:
-            last = next(one for one in sequence if one.name == together[-1])
-            by_sample = last.residual is not None or _is_too_large(sequence, together, vectors)
             # Panels would multiply depthwise convolutions as sparse ones of which all weights are left.
-            by_sample = by_sample or any(one.layer.is_depthwise for one in sequence if one.name in together)
-            own = 0 if by_sample else vectors
+            by_sample = any(one.layer.is_depthwise for one in sequence if one.name in together)
+            own = 0 if by_sample or _is_too_large(sequence, together, vectors) else vectors
             # Vectors of 16 lanes are as long as a line of the cache: unless they begin as one, they lie across two.
             convolves = any(one.layer.window is not None for one in sequence if one.name in together)
             kernel = Kernel(own, aligned=convolves and own == 0 and bindings.lanes() == 16)

@@ -65,10 +65,10 @@ def _longest_fused_ms(sequence: Sequence[FusedLayer]) -> float:
     return _FUSED_MS_OF_DEPTHWISE if any(fused.layer.is_depthwise for fused in sequence) else _FUSED_MS
 
 
-def _candidates(batch: int, has_residual: bool, shared: bool, convolves: bool, may_align: bool) -> list[Kernel]:
+def _candidates(batch: int, shared: bool, convolves: bool, may_align: bool) -> list[Kernel]:
     alignments = (False, True) if may_align else (False,)
     ways = [Kernel(0, spread, shared, aligned) for aligned in alignments for spread in ((1, 2) if convolves else (1,))]
-    if batch > 1 and not has_residual:
+    if batch > 1:
         lanes = bindings.lanes()
         ways += [Kernel(v, 1, shared) for v in (1, 2, 4, 8) if v == 1 or v * lanes < 2 * batch]
     return ways
@@ -95,7 +95,7 @@ def _time_chain(sequence: Sequence[FusedLayer], shared: bool) -> Group:
     may_align = any(
         aligns(fused.layer, fused.source.meta["shape"], lanes) for fused in sequence if not fused.layer.is_depthwise
     )
-    ways = _candidates(batch, residual is not None, shared, convolves, may_align)
+    ways = _candidates(batch, shared, convolves, may_align)
     chains = [chain_of(sequence, kernel) for kernel in ways]
     calls: list[Callable[[], object]] = [dense, *(_call(chain, x, residual) for chain in chains)]
     times = timing.race(calls)
