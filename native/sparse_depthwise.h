@@ -1,4 +1,5 @@
-// A depthwise convolution of one image: each filter reads one channel, its own. All of its weights are multiplied.
+// A depthwise convolution of one image: each filter reads one channel, its own. All of its weights are multiplied:
+// skipping zeros as other convolutions do gains nothing until nine tenths of 3 × 3 or 5 × 5 weights are zero.
 //
 // Each channel is copied into a thread-local slab, band by band, with zeros around it and its columns split by their
 // number modulo the stride, so that pixels that one weight meets are neighbours. A vector register holds neighbouring
