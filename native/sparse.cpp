@@ -55,12 +55,15 @@ bool run_sample(const Step* steps, int64_t count, const float* x, const float* r
     for (int64_t k = 0; k < count; ++k) {
         bool ends = k + 1 == count;
         float* to = ends ? y : out;
+        const float* added = ends ? residual : nullptr;
+        bool whole = true;
         if (steps[k].kind == linear)
-            multiply_vector(steps[k], x, ends ? residual : nullptr, to, threads);
-        else if (steps[k].kind == depthwise ? !convolve_depthwise(steps[k], x, ends ? residual : nullptr, to, threads)
-                                            : !convolve(steps[k], x, ends ? residual : nullptr, to,
-                                                        scratch + 2 * largest, threads))
-            return false;
+            multiply_vector(steps[k], x, added, to, threads);
+        else if (steps[k].kind == depthwise)
+            whole = convolve_depthwise(steps[k], x, added, to, threads);
+        else
+            whole = convolve(steps[k], x, added, to, scratch + 2 * largest, threads);
+        if (!whole) return false;
         x = to;
         std::swap(in, out);
     }
