@@ -26,6 +26,7 @@ from secateur.experiments.versions import versions
 from secateur.graph.trace import trace
 from secateur.measure.engines import prepare_all
 from secateur.networks.efficientnet_lite import InvertedResidual
+from secateur.run import timing
 
 # Of each group of MobileNet-V2's blocks: expansion, channels, blocks, stride of the first block.
 GROUPS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -177,6 +178,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
+    timing.clock = CLOCKS[options.clock]  # plans, too
     content: dict[str, object] = {"rows": {}, "clock": options.clock, "machine": processor(), **versions()}
     if options.save and options.save.exists():
         content = json.loads(options.save.read_text(encoding="utf-8"))

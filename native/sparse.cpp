@@ -1,13 +1,14 @@
 // Sparse products: the layers of a pruned network, computed without its zeros.
 //
-// A chain is a sequence of steps, each a sparse linear layer or a sparse convolution with its bias, its activation and
-// its max-pooling; one call takes a batch through all of them, and intermediate results stay in thread-local memory,
+// A chain is a sequence of steps, each a sparse linear layer or a convolution with its bias, its activation and its
+// max-pooling; one call takes a batch through all of them, and intermediate results stay in thread-local memory,
 // which stays in the cache if it fits. A chain runs in one of two ways:
 //
 //   sample by sample   A linear layer is a product of a sparse matrix and a vector (sparse_vector.h). A convolution is
 //                      direct: a weight is an offset into the image, a vector register holds neighbouring pixels, and
 //                      the image is padded band by band (sparse_images.h, sparse_slab.h, sparse_runs.h; and its kernels,
-//                      which take the compiler longest and are sources of their own: sparse_kernels.h).
+//                      which take the compiler longest and are sources of their own: sparse_kernels.h). A depthwise
+//                      convolution has few weights, and multiplies zeros like the others (sparse_depthwise.h).
 //   panel by panel     As many samples as lanes lie side by side, a vector register holds one feature of several of
 //                      them, and a weight is the number of a feature (sparse_panels.h).
 //
@@ -24,6 +25,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "sparse_depthwise.h"
 #include "sparse_images.h"
 #include "sparse_order.h"
 #include "sparse_panels.h"
@@ -53,10 +55,15 @@ bool run_sample(const Step* steps, int64_t count, const float* x, const float* r
     for (int64_t k = 0; k < count; ++k) {
         bool ends = k + 1 == count;
         float* to = ends ? y : out;
+        const float* added = ends ? residual : nullptr;
+        bool whole = true;
         if (steps[k].kind == linear)
-            multiply_vector(steps[k], x, ends ? residual : nullptr, to, threads);
-        else if (!convolve(steps[k], x, ends ? residual : nullptr, to, scratch + 2 * largest, threads))
-            return false;
+            multiply_vector(steps[k], x, added, to, threads);
+        else if (steps[k].kind == depthwise)
+            whole = convolve_depthwise(steps[k], x, added, to, threads);
+        else
+            whole = convolve(steps[k], x, added, to, scratch + 2 * largest, threads);
+        if (!whole) return false;
         x = to;
         std::swap(in, out);
     }
@@ -101,8 +108,8 @@ int64_t vectors_for(int64_t samples, int64_t most) {
 }
 
 // Takes a batch through a chain in panels of `vectors` vectors, or of fewer if they hold it.
-bool run_panels(const Step* steps, int64_t count, const float* x, int64_t batch, float* y, int64_t vectors,
-                int threads) {
+bool run_panels(const Step* steps, int64_t count, const float* x, const float* residual, int64_t batch, float* y,
+                int64_t vectors, int threads) {
     int64_t in = steps[0].features_in(), features = steps[count - 1].features_out();
     if (work(steps, count) * batch < parallel_min) threads = 1;
     vectors = vectors_for(batch, vectors);
@@ -114,15 +121,16 @@ bool run_panels(const Step* steps, int64_t count, const float* x, int64_t batch,
         int64_t first = k / shares * vectors * width, share = k % shares;
         int64_t samples = std::min(vectors * width, batch - first);
         int64_t own = vectors_for(samples, vectors);
+        const float* added = residual ? residual + first * features : nullptr;
         int64_t room = alone ? steps[0].inputs + steps[0].rows : Room(steps, count).all();
         float* scratch = scratch_of_thread.take(room * own * width + 1);
         if (!scratch) return false;
         with_panel(own, [&](auto n) {
             if (alone)
-                run_layer<n()>(steps[0], x + first * in, samples, steps[0].cut(share, shares),
+                run_layer<n()>(steps[0], x + first * in, added, samples, steps[0].cut(share, shares),
                                steps[0].cut(share + 1, shares), y + first * features, scratch);
             else
-                run_panel<n()>(steps, count, x + first * in, samples, y + first * features, scratch);
+                run_panel<n()>(steps, count, x + first * in, added, samples, y + first * features, scratch);
         });
         return true;
     });
@@ -136,12 +144,12 @@ struct Chain {
     int64_t count, vectors;
 };
 
-// Takes `batch` samples x through a chain to y. `residual`, which may be null and is for single samples only, is
-// added before the last activation. Returns 0, or 1 if there was not enough memory.
+// Takes `batch` samples x through a chain to y. `residual`, which may be null, is added before the last activation.
+// Returns 0, or 1 if there was not enough memory.
 EXPORT int secateur_chain(const Chain* chain, const float* x, int64_t batch, float* y, int threads,
                           const float* residual) {
     NoDenormals guard;
-    bool whole = chain->vectors ? run_panels(chain->steps, chain->count, x, batch, y, chain->vectors, threads)
+    bool whole = chain->vectors ? run_panels(chain->steps, chain->count, x, residual, batch, y, chain->vectors, threads)
                                 : run_samples(chain->steps, chain->count, x, residual, batch, y, threads);
     return whole ? 0 : 1;
 }

@@ -145,15 +145,31 @@ struct Room {
     int64_t all() const { return 2 * features + padded; }
 };
 
+// What a step does if a residual is added before its activation, which then follows in `add`.
+Step before_residual(Step step, const float* residual) {
+    if (residual) step.activation = none;
+    return step;
+}
+
+// y = activation(y + residual), for features `from` to `to` of some samples; `residual` may be null.
+void add(const Step& step, const float* residual, int64_t samples, int64_t from, int64_t to, float* y) {
+    for (int64_t i = 0; residual && i < samples; ++i) {
+        int64_t at = i * step.features_out() + from;
+        finish(y + at, residual + at, to - from, step.activation, y + at);
+    }
+}
+
 // Takes a panel of `samples` samples through a chain.
 template <int vectors>
-void run_panel(const Step* steps, int64_t count, const float* x, int64_t samples, float* y, float* scratch) {
+void run_panel(const Step* steps, int64_t count, const float* x, const float* residual, int64_t samples, float* y,
+               float* scratch) {
     constexpr int64_t lanes = vectors * width;
     Room room(steps, count);
     float *in = scratch, *out = in + room.features * lanes, *padded = out + room.features * lanes;
     pack_panel(x, steps[0].features_in(), samples, lanes, in);
+    const Step last = before_residual(steps[count - 1], residual);
     for (int64_t k = 0; k < count; ++k) {
-        const Step& step = steps[k];
+        const Step& step = k + 1 < count ? steps[k] : last;
         with_types(step, [&](auto places, auto values) {
             if (step.kind == linear) {
                 multiply_panel<vectors>(step, places, values, in, 0, step.segments(), out);
@@ -165,20 +181,24 @@ void run_panel(const Step* steps, int64_t count, const float* x, int64_t samples
         });
         std::swap(in, out);
     }
-    int64_t features = steps[count - 1].features_out();
+    int64_t features = last.features_out();
     unpack_panel(in, features, samples, lanes, 0, features, y);
+    add(steps[count - 1], residual, samples, 0, features, y);
 }
 
 // Takes a panel through segments `from` to `to` of a linear layer.
 template <int vectors>
-void run_layer(const Step& step, const float* x, int64_t samples, int64_t from, int64_t to, float* y, float* scratch) {
+void run_layer(const Step& step, const float* x, const float* residual, int64_t samples, int64_t from, int64_t to,
+               float* y, float* scratch) {
     constexpr int64_t lanes = vectors * width;
     float *in = scratch, *out = in + step.inputs * lanes;
     pack_panel(x, step.inputs, samples, lanes, in);
     with_types(step, [&](auto places, auto values) {
-        multiply_panel<vectors>(step, places, values, in, from, to, out);
+        multiply_panel<vectors>(before_residual(step, residual), places, values, in, from, to, out);
     });
-    unpack_panel(out, step.rows, samples, lanes, from * step.segment, std::min(to * step.segment, step.rows), y);
+    int64_t first = from * step.segment, stop = std::min(to * step.segment, step.rows);
+    unpack_panel(out, step.rows, samples, lanes, first, stop, y);
+    add(step, residual, samples, first, stop, y);
 }
 
 }  // namespace

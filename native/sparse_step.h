@@ -11,7 +11,7 @@
 
 namespace {
 
-enum Kind : int64_t { linear = 0, convolution = 1 };
+enum Kind : int64_t { linear = 0, convolution = 1, depthwise = 2 };
 enum Activation : int64_t { none, relu, relu6, gelu, gelu_tanh, silu, hardswish };
 // Up to here activations only clamp, which costs nothing where results are written.
 constexpr int64_t last_clamp = relu6;
@@ -57,6 +57,8 @@ struct Step {
     const int32_t* phases;      // (y, x, columns of its rows that are read) of each phase that a weight reads
     int64_t pool, pool_stride;  // pool 0: none
     int64_t pooled_height, pooled_width;
+    // Of depthwise convolutions only, whose `values` are all weights, filter by filter.
+    int64_t filter_height, filter_width;
 
     int64_t features_in() const { return kind == linear ? inputs : inputs * height * width; }
     int64_t features_out() const { return kind == linear ? rows : rows * pooled_height * pooled_width; }
@@ -67,7 +69,10 @@ struct Step {
     int64_t groups() const { return turns + 1; }                                // of the non-zeros of a row
     int64_t segments() const { return (rows + segment - 1) / segment; }
     int64_t slices() const { return (segment + side - 1) / side; }  // of a segment in a block
-    int64_t weights() const { return starts[segments() * blocks * slices() * groups()]; }
+    int64_t weights() const {
+        if (kind == depthwise) return rows * filter_height * filter_width;
+        return starts[segments() * blocks * slices() * groups()];
+    }
     // The segment at which share k of n nearly equal ones begins.
     int64_t cut(int64_t k, int64_t n) const { return segments() * k / n; }
 };

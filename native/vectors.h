@@ -122,6 +122,13 @@ INLINE floats load(const float* from, int64_t lanes) {
 
 INLINE void store(float* to, floats x, int64_t lanes) { std::memcpy(to, &x, lanes * sizeof(float)); }
 
+// The first `lanes` lanes, and zeros in the others.
+INLINE floats first_lanes(floats x, int64_t lanes) {
+    ints number;
+    for (int k = 0; k < width; ++k) number[k] = k;
+    return keep_where(number < ints{} + static_cast<int32_t>(lanes), x);
+}
+
 // Lane k is lane k + 1 of one and two side by side.
 INLINE floats moved_by_one(floats one, floats two) {
     ints places;

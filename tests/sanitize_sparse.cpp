@@ -217,6 +217,28 @@ void make_convolution(Made& made, int64_t channels, int64_t height, int64_t wide
     pack(made, 1);
 }
 
+void make_depthwise(Made& made, int64_t channels, int64_t height, int64_t wide) {
+    Step& step = made.step;
+    step.kind = depthwise, step.activation = below(7), step.rows = step.inputs = channels;
+    step.height = height, step.width = wide;
+    step.stride_y = 1 + below(3), step.stride_x = 1 + below(3);
+    step.pad_y = below(3), step.pad_x = below(below(8) ? 3 : 40);
+    int64_t high = height + step.pad_y + below(3), across = wide + step.pad_x + below(3);  // with zeros on all sides
+    step.filter_height = made.down = std::min(1 + below(8), high);
+    step.filter_width = made.right = std::min(1 + below(8), across);
+    step.pooled_height = step.out_height = (high - made.down) / step.stride_y + 1;
+    step.pooled_width = step.out_width = (across - made.right) / step.stride_x + 1;
+    std::vector<float> values;
+    for (int64_t c = 0; c < channels; ++c)
+        for (int64_t i = 0; i < made.down; ++i)
+            for (int64_t j = 0; j < made.right; ++j) {
+                made.weights.push_back({c, c, i, j, weight_value(), 0, 0});
+                values.push_back(made.weights.back().value);
+            }
+    made.values = exact(values), step.values = made.values.get();
+    set_bias(made);
+}
+
 double activated_plainly(double x, int64_t activation) {
     if (activation == relu) return std::max(x, 0.0);
     if (activation == relu6) return std::min(std::max(x, 0.0), 6.0);
@@ -229,7 +251,7 @@ double activated_plainly(double x, int64_t activation) {
 
 std::vector<double> run_plainly(const Made& made, const std::vector<double>& x, const float* residual) {
     const Step& step = made.step;
-    bool images = step.kind == convolution;
+    bool images = step.kind != linear;
     int64_t high = images ? step.out_height : 1, wide = images ? step.out_width : 1;
     std::vector<double> y(step.rows * high * wide);
     for (int64_t k = 0; k < static_cast<int64_t>(y.size()); ++k) y[k] = step.bias[k / (high * wide)];
@@ -265,7 +287,10 @@ void run_case(int64_t which) {
     int64_t features = 1 + below(90);
     for (Made& one : made) {
         if (images) {
-            make_convolution(one, channels, height, wide, vectors);
+            if (vectors || below(3))
+                make_convolution(one, channels, height, wide, vectors);
+            else
+                make_depthwise(one, channels, height, wide);
             channels = one.step.rows, height = one.step.pooled_height, wide = one.step.pooled_width;
             features = one.step.features_out();
             images = below(3);
@@ -282,7 +307,7 @@ void run_case(int64_t which) {
     std::vector<float> given(batch * in), added(batch * out);
     for (float& one : given) one = number();
     for (float& one : added) one = number();
-    bool adds = !vectors && !(last.kind == convolution && last.pool) && below(2);
+    bool adds = !(last.kind == convolution && last.pool) && below(2);
     Exact<float> x = exact(given), residual = exact(added), y(new float[batch * out]);
     Chain chain{exact_steps.get(), count, vectors};
     int threads = static_cast<int>(1 + below(3));

@@ -52,7 +52,7 @@ def test_a_linear_layer_is_the_dense_one(rows, columns, batch, density, activati
     torch.manual_seed(seed)
     layer = sparse_layer((rows, columns), density, activation, levels=levels)
     x = torch.randn(batch, columns)
-    residual = torch.randn(batch, rows) if adds and not kernel.vectors else None
+    residual = torch.randn(batch, rows) if adds else None
     chain = chain_of([layer], kernel, way)
     for _ in range(2):  # the second call finds everything laid out
         assert_near(chain(x, residual), dense([layer], x, residual))
@@ -94,7 +94,7 @@ def test_a_convolution_is_the_dense_one(
     shape = (filters * window.groups, channels, *kernel_size)
     layer = sparse_layer(shape, density, activation, window, pool, levels)
     x = torch.randn(batch, channels * window.groups, *size)
-    adds = adds and not kernel.vectors and pool is None
+    adds = adds and pool is None
     residual = torch.randn(batch, shape[0], *window.out(size, kernel_size)) if adds else None
     chain = chain_of([layer], kernel, way)
     for _ in range(2):
@@ -202,7 +202,7 @@ def test_a_convolution_over_lines_is_the_dense_one(
     module.weight.data *= torch.rand(module.weight.shape) < density
     x = torch.randn(*lead, channels * groups, length)
     wanted = copy.deepcopy(module).double()(x.double()).detach()
-    residual = torch.randn(wanted.shape) if adds and not kernel.vectors else None
+    residual = torch.randn(wanted.shape) if adds else None
     found = chain_of([SparseLayer.of(module)], kernel, way)(x, residual)
     assert_near(found, wanted if residual is None else wanted + residual.double())
 

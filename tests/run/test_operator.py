@@ -16,7 +16,9 @@ def exported(compiled: nn.Module, inputs: tuple[torch.Tensor, ...], **options: o
         return torch.export.export(compiled, inputs, **options)
 
 
-@pytest.mark.parametrize("name", ["functional, view", "residual, add", "lines", "encoder layer", "same padding"])
+@pytest.mark.parametrize(
+    "name", ["functional, view", "residual, add", "lines", "encoder layer", "same padding", "depthwise"]
+)
 def test_an_exported_network_computes_the_same_with_sparse_operators(name, sparse_wins):
     model, inputs = zoo(name)
     compiled = compile_sparse(model, inputs)

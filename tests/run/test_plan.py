@@ -202,22 +202,24 @@ def test_a_plan_that_joins_what_does_not_follow_is_refused(planned):
             compile_sparse(model, torch.randn(4, 6), plan=hostile)
 
 
-def test_a_plan_that_runs_a_residual_in_panels_is_refused(monkeypatch):
+def test_a_plan_may_run_a_residual_in_panels(monkeypatch):
     class Adding(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.layer = nn.Linear(6, 6)
 
         def forward(self, x):
-            return x + self.layer(x)
+            return torch.relu(x + self.layer(x))
 
-    monkeypatch.setattr(timing, "race", lambda calls, **_: [1.0, *[0.1] * (len(calls) - 1)])
+    monkeypatch.setattr(timing, "race", lambda calls, **_: [1.0, *[0.1 + 1 / k for k in range(2, len(calls) + 1)]])
     model, x = Adding(), torch.randn(4, 6)
     model.layer.weight.data[::2] = 0
-    plan = compile_sparse(model, x).plan
-    hostile = replace(plan, groups=tuple(replace(group, kernel=Kernel(2)) for group in plan.groups))
-    with pytest.raises(ValueError, match="panels"):
-        compile_sparse(model, x, plan=hostile)
+    compiled = compile_sparse(model, x)
+    assert [group.kernel.vectors for group in compiled.plan.groups] == [1]
+    assert [node.op for node in compiled.graph.nodes] == ["placeholder", "get_attr", "call_method", "output"]
+    with torch.no_grad():
+        for network in (compiled, compile_sparse(model, x, plan=compiled.plan)):
+            torch.testing.assert_close(network(x), model(x))
 
 
 def test_a_plan_says_what_runs_how(planned):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from sparse_layers import BUILDS, assert_near, chain_of, dense, sparse_layer
+from sparse_layers import BUILDS, assert_near, chain_of, dense, sparse_layer, threads
 
 from secateur.run import Kernel, SparseChain
 from secateur.run.sparse_layer import Pool, SparseLayer, Window
@@ -17,9 +17,8 @@ def test_all_dimensions_before_the_last_are_samples(way, kernel, lead):
     chain = chain_of([layer], kernel, way)
     for _ in range(2):
         assert_near(chain(x), dense([layer], x))
-    if not kernel.vectors:
-        residual = torch.randn(*lead, 6)
-        assert_near(chain(x, residual), dense([layer], x, residual))
+    residual = torch.randn(*lead, 6)
+    assert_near(chain(x, residual), dense([layer], x, residual))
 
 
 @pytest.mark.parametrize("way", [*BUILDS, "twin"])
@@ -116,16 +115,14 @@ def test_a_pool_larger_than_its_image_is_refused():
 def test_a_residual_that_the_kernels_cannot_add_is_refused():
     layer, x = sparse_layer((4, 3, 3, 3), 0.5, "none", Window(), Pool(2, 2)), torch.randn(1, 3, 8, 8)
     plain = sparse_layer((6, 9), 0.5)
-    pooled, panels, chain = SparseChain([layer]), SparseChain([plain], Kernel(2)), SparseChain([plain])
+    pooled, chain = SparseChain([layer]), SparseChain([plain])
     for _ in range(2):  # also when the shape is known
         with pytest.raises(ValueError, match="pool"):
             pooled(x, torch.randn(1, 4, 3, 3))
-        with pytest.raises(ValueError, match="panels"):
-            panels(torch.randn(2, 9), torch.randn(2, 6))
         for dtype in (torch.float16, torch.float64, torch.int64):
             with pytest.raises(TypeError, match="residual"):
                 chain(torch.randn(2, 9), torch.ones(2, 6, dtype=dtype))
-        pooled(x), panels(torch.randn(2, 9)), chain(torch.randn(2, 9))
+        pooled(x), chain(torch.randn(2, 9))
 
 
 @pytest.mark.parametrize("fault", ["beyond", "negative", "twice", "descending"])
@@ -182,3 +179,16 @@ def test_padding_may_be_given_by_its_name(kernel, dilation):
 
 def test_padding_that_differs_between_sides_is_left_to_torch():
     assert SparseLayer.of(torch.nn.Conv2d(3, 4, 2, padding="same")) is None
+
+
+@pytest.mark.parametrize("way", [*BUILDS, "twin"])
+@pytest.mark.parametrize("kernel", [Kernel(0), Kernel(1), Kernel(4)])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_residual_is_added_before_the_last_activation_of_a_chain(way, kernel, count):
+    layers = [sparse_layer((700, 30), 0.5, "gelu"), sparse_layer((25, 700), 0.1, "relu6")]
+    chain = chain_of(layers, kernel, way)
+    for batch in (1, 5, 50):
+        x, wide, narrow = torch.randn(batch, 30), torch.randn(batch, 700), torch.randn(batch, 25)
+        with threads(count):
+            assert_near(chain(x, narrow), dense(layers, x, narrow))
+            assert_near(chain_of(layers[:1], kernel, way)(x, wide), dense(layers[:1], x, wide))

@@ -131,6 +131,12 @@ ZOO: dict[str, tuple] = {
         lambda: nn.Sequential(nn.ZeroPad2d((0, 1, 2, 0)), nn.Conv2d(2, 4, 3, stride=2), nn.SiLU(), nn.Conv2d(4, 3, 1)),
         ((3, 2, 9, 6),),
     ),
+    "depthwise": (
+        lambda: nn.Sequential(
+            SamePadding(4, 4, 3, 2, groups=4), nn.BatchNorm2d(4), nn.ReLU6(), nn.Conv2d(4, 6, 1), nn.Hardswish()
+        ),
+        ((2, 4, 9, 8),),
+    ),
     "subclass": (lambda: nn.Sequential(Scaled(6, 8), nn.Hardswish(), Scaled(8, 3)), ((5, 6),)),
     "products": (Products, ((2, 3, 6),)),
     "Hugging Face's Conv1D": (lambda: nn.Sequential(Conv1D(8, 6), nn.GELU(), Conv1D(3, 8)), ((5, 4, 6),)),

@@ -24,6 +24,13 @@ def is_plain_layer(module: nn.Module) -> bool:
     )
 
 
+def is_depthwise(module: nn.Module | None) -> bool:
+    """Return whether a module is a convolution without gaps whose filters each read one channel, their own."""
+    if not isinstance(module, nn.Conv1d | nn.Conv2d) or set(module.dilation) != {1}:
+        return False
+    return module.groups == module.in_channels == module.out_channels
+
+
 def padding_of(module: nn.Conv1d | nn.Conv2d) -> tuple[int, int] | None:
     """Return the zeros on each side, (vertical, horizontal); None if two sides differ, as with padding="same"."""
     left, right, top, bottom = (*module._reversed_padding_repeated_twice, 0, 0)[:4]

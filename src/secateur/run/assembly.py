@@ -87,11 +87,6 @@ def follow(plan: Plan, found: Sequence[FusedLayer], name_of: Callable[[str], str
         ):
             layers = ", ".join(map(name_of, group.layers))
             raise ValueError(f"the plan joins {layers}, which do not follow each other in the network")
-    with_residual = {fused.name for fused in found if fused.residual is not None}
-    for group in chosen:
-        if group.kernel is not None and group.kernel.vectors and with_residual & set(group.layers):
-            layers = ", ".join(map(name_of, group.layers))
-            raise ValueError(f"the plan runs {layers} in panels, where nothing can be added to them")
     return chosen
 
 

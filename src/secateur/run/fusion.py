@@ -152,7 +152,7 @@ def _take_rest(graph: fx.GraphModule, fused: FusedLayer, order: dict[fx.Node, in
         if activation is not None and fused.layer.activation == "none" and fused.layer.pool is None:
             fused.layer = replace(fused.layer, activation=activation)
         elif (pool := _pool(node, module)) is not None and fused.layer.window is not None and fused.layer.pool is None:
-            if not isinstance(fused.module, nn.Conv2d) or fused.residual is not None:
+            if not isinstance(fused.module, nn.Conv2d) or fused.residual is not None or fused.layer.is_depthwise:
                 return
             fused.layer = replace(fused.layer, pool=pool)
         elif (other := _residual(node, fused)) is not None and _may_take(fused, other, order):

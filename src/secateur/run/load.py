@@ -16,7 +16,7 @@ from secateur.encode import Archive, TensorRecord, open_archive
 from secateur.encode.container import MAX_BYTES
 from secateur.encode.filling import require_match
 from secateur.functions.inputs import inputs_of
-from secateur.graph.layers import is_plain_layer
+from secateur.graph.layers import is_depthwise, is_plain_layer
 from secateur.graph.regions import Region, regions
 from secateur.graph.simplify import fold
 from secateur.graph.trace import TRACING, note_shapes
@@ -37,8 +37,8 @@ def load_sparse(
     """Read a network from a .cut file, straight into sparse kernels, for inputs of `batch` samples.
 
     A plan in the file's metadata, under "plan", is followed. Without one, layers of which at most 35 % of the weights
-    are left run sparse. The dense weights of layers that run sparse are never built, batch norms are folded, and
-    nothing is timed: `compile_sparse` is for the last bit of speed.
+    are left run sparse, and depthwise convolutions by a kernel of ours. The dense weights of layers that run sparse are
+    never built, batch norms are folded, and nothing is timed: `compile_sparse` is for the last bit of speed.
 
     A network that is not ours is imported if `trust` allows it, as by `load`. The file has to say the shape of its
     inputs, as those of runs do. One whose forward pass cannot be traced, or whose layers round what they read, is
@@ -156,13 +156,14 @@ def _skeleton(archive: Archive, path: str | PathLike[str], trust: Collection[str
 def _fill(archive: Archive, graph: nn.Module, plan: Plan | None) -> dict[str, SparseWeight]:
     """Read all tensors: the weights of sparse layers by name of the layer, the others into the graph."""
     planned = None if plan is None else {name for group in plan.sparse_groups for name in group.layers}
-    layers = {f"{name}.weight": name for name, module in graph.named_modules() if is_plain_layer(module)}
+    layers = {f"{name}.weight": (name, module) for name, module in graph.named_modules() if is_plain_layer(module)}
     sparse: dict[str, SparseWeight] = {}
     dense: dict[str, Tensor] = {}
     for record in archive.records:
         source = archive.record(record.alias_of) if record.alias_of is not None else record
-        name = layers.get(record.name)
-        if name is not None and (_density(source) <= DENSEST if planned is None else name in planned):
+        name, module = layers.get(record.name, (None, None))
+        gains = _density(source) <= DENSEST or is_depthwise(module)
+        if name is not None and (gains if planned is None else name in planned):
             sparse[name] = SparseWeight.of_sparse(*archive.read_sparse(source))
         else:
             tensor = archive.read(source)
@@ -193,8 +194,9 @@ def _group(sequence: list[FusedLayer], weights: Mapping[str, SparseWeight], batc
             if fused is not sequence[-1]:
                 continue
         if together:
-            last = next(one for one in sequence if one.name == together[-1])
-            own = 0 if last.residual is not None or _is_too_large(sequence, together, vectors) else vectors
+            # Panels would multiply depthwise convolutions as sparse ones of which all weights are left.
+            by_sample = any(one.layer.is_depthwise for one in sequence if one.name in together)
+            own = 0 if by_sample or _is_too_large(sequence, together, vectors) else vectors
             # Vectors of 16 lanes are as long as a line of the cache: unless they begin as one, they lie across two.
             convolves = any(one.layer.window is not None for one in sequence if one.name in together)
             kernel = Kernel(own, aligned=convolves and own == 0 and bindings.lanes() == 16)

@@ -11,7 +11,6 @@ from torch import nn
 from secateur.graph.nodes import has_hooks
 from secateur.graph.products import Use
 from secateur.run.plan import Group
-from secateur.run.selection import DENSEST
 
 _SMALL_MS = 0.02  # below, most of the time goes into calling a layer
 
@@ -48,9 +47,8 @@ def why_dense(
 
 
 def _why_group(group: Group, shape: tuple[int, ...], count: int) -> str:
-    density = count / max(math.prod(shape), 1)
-    if density > DENSEST:
-        return f"too dense: {density:.0%} of its weights are left"
+    if math.isnan(group.sparse_ms):  # no sparse way was tried
+        return f"too dense: {count / max(math.prod(shape), 1):.0%} of its weights are left"
     times = f"{group.dense_ms:.3f} ms dense, {group.sparse_ms:.3f} ms sparse"
     return f"too small: {times}" if group.dense_ms < _SMALL_MS else f"not faster: {times}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,12 +16,15 @@ from secateur.run.kernels.kernel import Kernel
 from secateur.run.kernels.tiling import aligns
 from secateur.run.plan import Group
 from secateur.run.sparse_chain import SparseChain
+from secateur.run.sparse_layer import SparseLayer
 
 WIN = 1.1  # how many times faster a sparse layer must be to replace a dense one
 DENSEST = 0.7  # denser layers are not tried
+_STEM_CHANNELS = 4  # but for convolutions of so few, to which oneDNN takes up to twice as long as our kernels
 # Longer sequences of layers gain nothing from being one call: with one sample it saves the calls, with several also
 # copying samples to panels and back.
 _FUSED_MS, _FUSED_MS_OF_BATCH = 1.0, 20.0
+_FUSED_MS_OF_DEPTHWISE = 5.0  # whose images are large for the work on them, and stay in memory that is in the cache
 
 
 def choose(sequence: Sequence[FusedLayer], shared: bool) -> list[Group]:
@@ -29,7 +32,7 @@ def choose(sequence: Sequence[FusedLayer], shared: bool) -> list[Group]:
     single = [_time_chain([fused], shared) for fused in sequence]
     groups = _join([(fused, group) for fused, group in zip(sequence, single, strict=True)], shared)
     dense_ms = sum(group.dense_ms for group in single)
-    if len(sequence) < 2 or dense_ms > _longest_fused_ms(sequence[0]):
+    if len(sequence) < 2 or dense_ms > _longest_fused_ms(sequence):
         return groups
     # All of them as one, those included that lost by themselves: small ones cost less than the call they save.
     whole = _time_chain(sequence, shared)
@@ -47,22 +50,25 @@ def _join(decided: Sequence[tuple[FusedLayer, Group]], shared: bool) -> list[Gro
         length = next((k for k, (_, group) in enumerate(rest) if group.kernel is None), len(rest))
         winners, rest = rest[: max(length, 1)], rest[max(length, 1) :]
         apart = [group for _, group in winners]
-        if len(winners) > 1 and sum(group.dense_ms for group in apart) <= _longest_fused_ms(winners[0][0]):
-            joined = _time_chain([fused for fused, _ in winners], shared)
+        sequence = [fused for fused, _ in winners]
+        if len(winners) > 1 and sum(group.dense_ms for group in apart) <= _longest_fused_ms(sequence):
+            joined = _time_chain(sequence, shared)
             if joined.kernel is not None and joined.sparse_ms < sum(group.sparse_ms for group in apart):
                 apart = [joined]
         groups += apart
     return groups
 
 
-def _longest_fused_ms(first: FusedLayer) -> float:
-    return _FUSED_MS if first.source.meta["shape"][0] == 1 else _FUSED_MS_OF_BATCH
+def _longest_fused_ms(sequence: Sequence[FusedLayer]) -> float:
+    if sequence[0].source.meta["shape"][0] > 1:
+        return _FUSED_MS_OF_BATCH
+    return _FUSED_MS_OF_DEPTHWISE if any(fused.layer.is_depthwise for fused in sequence) else _FUSED_MS
 
 
-def _candidates(batch: int, has_residual: bool, shared: bool, convolves: bool, may_align: bool) -> list[Kernel]:
+def _candidates(batch: int, shared: bool, convolves: bool, may_align: bool) -> list[Kernel]:
     alignments = (False, True) if may_align else (False,)
     ways = [Kernel(0, spread, shared, aligned) for aligned in alignments for spread in ((1, 2) if convolves else (1,))]
-    if batch > 1 and not has_residual:
+    if batch > 1:
         lanes = bindings.lanes()
         ways += [Kernel(v, 1, shared) for v in (1, 2, 4, 8) if v == 1 or v * lanes < 2 * batch]
     return ways
@@ -81,13 +87,15 @@ def _time_chain(sequence: Sequence[FusedLayer], shared: bool) -> Group:
             y = fused.dense(y, residual if fused is last else None)
         return y
 
-    density = sum(fused.layer.weight.count for fused in sequence) / max(sum(_size(fused) for fused in sequence), 1)
-    if density > DENSEST:
+    if _is_too_dense(fused.layer for fused in sequence):
         return Group(names, None, timing.race([dense])[0], math.nan)
-    convolves = any(fused.layer.window is not None for fused in sequence)
+    convolves = any(fused.layer.window is not None and not fused.layer.is_depthwise for fused in sequence)
     batch = math.prod(x.shape[:-1]) if first.layer.window is None and not first.flattens else x.shape[0]
-    may_align = any(aligns(fused.layer, fused.source.meta["shape"], bindings.lanes()) for fused in sequence)
-    ways = _candidates(batch, residual is not None, shared, convolves, may_align)
+    lanes = bindings.lanes()
+    may_align = any(
+        aligns(fused.layer, fused.source.meta["shape"], lanes) for fused in sequence if not fused.layer.is_depthwise
+    )
+    ways = _candidates(batch, shared, convolves, may_align)
     chains = [chain_of(sequence, kernel) for kernel in ways]
     calls: list[Callable[[], object]] = [dense, *(_call(chain, x, residual) for chain in chains)]
     times = timing.race(calls)
@@ -100,5 +108,11 @@ def _call(chain: SparseChain, x: Tensor, residual: Tensor | None) -> Callable[[]
     return (lambda: chain(x)) if residual is None else (lambda: chain(x, residual))
 
 
-def _size(fused: FusedLayer) -> int:
-    return math.prod(fused.layer.weight.shape)
+def _is_too_dense(layers: Iterable[SparseLayer]) -> bool:
+    """Return whether kernels that skip zeros have too few to skip, and are not the faster ones without any."""
+    weights = [layer.weight for layer in layers if not (layer.is_depthwise or _is_stem(layer))]
+    return sum(one.count for one in weights) > DENSEST * sum(math.prod(one.shape) for one in weights)
+
+
+def _is_stem(layer: SparseLayer) -> bool:
+    return layer.window is not None and layer.inputs <= _STEM_CHANNELS

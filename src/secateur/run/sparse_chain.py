@@ -175,8 +175,6 @@ class SparseChain(nn.Module):
         if len(self._known) >= _SIZES_KEPT:
             self._known = {}  # not cleared: another thread may be reading it
         self._known[tuple(x.shape)] = (self._call, prepared, batch, (*lead, *out), threads)
-        if residual is not None and self.kernel.vectors:
-            raise ValueError("a residual is added sample by sample: this chain runs in panels")
         added = None if residual is None else residual.data_ptr()
         if self._call(prepared.address, x.data_ptr(), batch, y.data_ptr(), threads, added):
             raise MemoryError(f"a chain of {len(self._specs)} sparse layers found no memory to work in")
@@ -190,7 +188,6 @@ class SparseChain(nn.Module):
             and residual.is_contiguous()
             and residual.is_cpu
             and not residual.requires_grad
-            and not self.kernel.vectors
             and self._specs[-1].pool is None
         )
 

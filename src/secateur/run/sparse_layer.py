@@ -124,6 +124,13 @@ class SparseLayer:
         return self.weight.shape[1] * (self.window.groups if self.window else 1)
 
     @property
+    def is_depthwise(self) -> bool:
+        """Whether each filter reads one channel, its own, in a way for which there is a kernel."""
+        window, rows = self.window, self.weight.shape[0]
+        alone = window is not None and window.groups == rows and self.weight.shape[1] == 1
+        return alone and window is not None and window.dilation == (1, 1) and self.pool is None
+
+    @property
     def dimensions(self) -> int:
         """Those of a sample: features, (channels, length), or (channels, height, width)."""
         return 1 if self.window is None else 2 if self.window.lines else 3
@@ -165,6 +172,10 @@ class SparseLayer:
         dense = self.weight.dense()
         return [SparseWeight.of(part).csr() for part in dense.chunk(self.window.groups)]
 
+    @cached_property
+    def _dense(self) -> Tensor:
+        return self.weight.dense()
+
     def twin(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """Compute the layer with torch's own sparse products."""
         bias = torch.from_numpy(self.bias)
@@ -185,6 +196,8 @@ class SparseLayer:
         images = F.pad(
             x.reshape(-1, channels, high, wide), (left, padded_wide - wide - left, top, padded_high - high - top)
         )
+        if self.is_depthwise:
+            return F.conv2d(images, self._dense, bias, window.stride, groups=window.groups).view(len(x), -1, *size)
         columns = F.unfold(images, self.kernel, window.dilation, 0, window.stride)
         parts = []
         for csr, taps in zip(self._csr, columns.chunk(window.groups, 1), strict=True):

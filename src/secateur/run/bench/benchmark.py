@@ -161,8 +161,9 @@ class _LayerTimes:
         own_ms = self.compiled_ms.get(group.layers[0], group.dense_ms if chain is None else group.sparse_ms)
         sparse_ms = own_ms if chain is not None else None if math.isnan(group.sparse_ms) else group.sparse_ms
         layers = tuple(self._layer_speed(name, group, sparse_ms) for name in group.layers)
-        kernel = None if group.kernel is None else group.kernel.name
-        return GroupSpeed(layers, kernel, sparse_ms, own_ms, None if chain is None else self._limit(group, chain))
+        return GroupSpeed(
+            layers, _way(group, chain), sparse_ms, own_ms, None if chain is None else self._limit(group, chain)
+        )
 
     def _layer_speed(self, name: str, group: Group, sparse_ms: float | None) -> LayerSpeed:
         is_alone = len(group.layers) == 1
@@ -177,6 +178,13 @@ class _LayerTimes:
         moved = read_bytes(chain) + self.moved.get(first, 0)
         flops = 2 * self.batch * sum(multiplications(chain, self.shapes.get(first)))
         return self.here.limit(moved, flops, max(self.working_set, moved))
+
+
+def _way(group: Group, chain: SparseChain | None) -> str | None:
+    """Return how a group runs, in a word or two."""
+    if group.kernel is None or chain is None:
+        return None
+    return "depthwise" if all(layer.is_depthwise for layer in chain.layers()) else group.kernel.name
 
 
 def _require_same_answer(fast: nn.Module, model: nn.Module, x: Tensor) -> None:

@@ -45,10 +45,11 @@ class Step(ctypes.Structure):
         *((name, _INT64) for name in _GEOMETRY),
         ("phases", _POINTER),
         *((name, _INT64) for name in ("pool", "pool_stride", "pooled_height", "pooled_width")),
+        *((name, _INT64) for name in ("filter_height", "filter_width")),
     )
 
 
-LINEAR, CONVOLUTION = 0, 1
+LINEAR, CONVOLUTION, DEPTHWISE = 0, 1, 2
 ACTIVATIONS = {name: number for number, name in enumerate(get_args(Activation))}  # as native/sparse_step.h counts
 
 # A chain, samples, how many, results, threads, and what is added before the last activation.

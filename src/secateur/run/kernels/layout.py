@@ -49,6 +49,8 @@ def lay_out(
         phases = None
         if layer.window is None:
             packed, step = _linear_step(layer, kernel, lanes)
+        elif layer.is_depthwise and not kernel.vectors:
+            packed, step = _depthwise(layer, layer.image(sample))
         elif kernel.vectors:
             packed, step = _panel_convolution(layer, layer.image(sample), kernel)
         else:
@@ -89,7 +91,7 @@ def _convolution_step(layer: SparseLayer, sample: tuple[int, ...], packed: Packe
         "pool_stride": layer.pool.stride if layer.pool else 1,
     }
     rows = layer.weight.shape[0]
-    kind = bindings.CONVOLUTION
+    kind = bindings.DEPTHWISE if "filter_height" in plane else bindings.CONVOLUTION
     return bindings.step(kind, layer.activation, rows, layer.inputs, packed, layer.bias, **geometry, **plane)
 
 
@@ -145,6 +147,14 @@ def _convolution(
         phases=phases.ctypes.data,
     )
     return packed, step, phases
+
+
+def _depthwise(layer: SparseLayer, sample: tuple[int, ...]) -> tuple[Packed, bindings.Step]:
+    """Lay a depthwise convolution out with its zeros: the kernel has nothing to gain from skipping so few weights."""
+    none = np.zeros(0, np.int32)
+    packed = Packed(none, none, none, layer.weight.dense().flatten().numpy(), None, 1, 1, 1)
+    high, wide = layer.kernel
+    return packed, _convolution_step(layer, sample, packed, filter_height=high, filter_width=wide)
 
 
 def _panel_convolution(layer: SparseLayer, sample: tuple[int, ...], kernel: Kernel) -> tuple[Packed, bindings.Step]:
