@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from secateur.report.tables.readme import results_page, with_results
-from secateur.report.tables.speed import network_speeds, pruned_speeds, speed_tables
+from secateur.report.tables.speed import deployed_speeds, network_speeds, pruned_speeds, speed_tables
 
 ROOT = Path(__file__).parents[2]
 ABOUT = {"engines": {"onnxruntime": "1.2"}, "torch": "2.3", "cpu": "AVX2"}
@@ -104,6 +104,20 @@ def test_convolutions_have_a_row_for_each_shape_and_a_column_for_each_density(re
         ("ResNet 3×3 128, stride 2", "**7.50×, missed: ONNX Runtime is faster**", "–"),
     )
     assert "1 of 3 reach their target" in grid.note
+
+
+def test_deployed_networks_show_every_dense_engine_and_their_memory(results):
+    path = results / "benchmarks" / "deployed_networks.json"
+    assert deployed_speeds(results).rows == ()
+    memory = {"read_memory": 0.34, "held_memory": 0.8}
+    both = row(1.5, 1.0, over=1.5, ms={"eager": 3.0, "onnxruntime": 1.5, "sparse": 1.0}, **memory)
+    one = row(0.9, 1.1, reached=False, **memory)
+    path.write_text(json.dumps({"rows": {"a net, 1 thread": both, "a net, 2 threads": one}, **ABOUT}))
+    grid = deployed_speeds(results)
+    assert grid.header[1:4] == ("eager ms", "onnxruntime ms", "sparse ms")
+    assert grid.rows[0][1:] == ("3", "1.5", "1", "1.50×", "1.40 … 1.60", "1.00×", "0.34 (0.80)")
+    assert grid.rows[1][2:5] == ("–", "2.22", "**0.90×, missed**")
+    assert "1 of 2 reach their target" in grid.note
 
 
 def test_two_threads_are_compared_with_one(results):

@@ -16,7 +16,14 @@ from secateur.job import Job
 from secateur.literature import LAYERS
 from secateur.methods import Dense, Joint
 from secateur.report.tables.alexnet import alexnet_cost_table, imagenette_tables, thresholds_table
-from secateur.report.tables.budgets import call_table, cost_table, error_increase_table, met_table, together_table
+from secateur.report.tables.budgets import (
+    call_table,
+    cost_table,
+    error_increase_table,
+    met_table,
+    step_table,
+    together_table,
+)
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.comparison import comparison_table, stages_table
 from secateur.report.tables.curve import curve_headline, curve_layers_table, curve_table
@@ -24,7 +31,6 @@ from secateur.report.tables.files import file_table, headline_table
 from secateur.report.tables.paper import search_table, table1, table2
 from secateur.report.tables.pretrained import encoder_table, pruned_table, scores_table
 from secateur.report.tables.readme import references
-from secateur.report.tables.speed import step_table
 from secateur.results import EvaluationResult, FileResult, HistoryPoint, LayerResult, PublishedRun, StageResult, write
 
 NETWORK = "lenet-300-100"
@@ -233,7 +239,7 @@ def test_the_cost_of_a_step_is_shown_as_it_was_measured(tmp_path):
     row = {"plain_ms": 2.0, "sibling_ms": 2.5, "ratio": 1.254, "interval": [1.2, 1.3]}
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "training_step.json").write_text(json.dumps({"rows": {"a net": row}}))
-    assert step_table(tmp_path).rows == (("a net", "2.00", "2.50", "1.25", "1.20 … 1.30"),)
+    assert step_table(tmp_path).rows == (("a net", "2.00", "2.50", "1.25", "1.20 … 1.30", "–"),)
 
 
 def test_alexnets_thresholds_and_cost_are_shown_as_they_were_measured(tmp_path):

@@ -40,6 +40,24 @@ def met_table(results: Path) -> Grid:
     return Grid("Budgets met", ("network", "wanted", "reached", "off by at most"), rows, note)
 
 
+def step_table(results: Path) -> Grid:
+    """Show what learning thresholds adds to a training step, as `benchmarks/training_step.py` last measured it."""
+    rows = tuple(
+        (
+            case,
+            f"{row['plain_ms']:.2f}",
+            f"{row['sibling_ms']:.2f}",
+            f"{row['ratio']:.2f}",
+            "{:.2f} … {:.2f}".format(*row["interval"]),
+            f"{row['extra_peak_over_weight_bytes']:.2f}×" if "extra_peak_over_weight_bytes" in row else "–",
+        )
+        for case, row in read_benchmark(results, "training_step")["rows"].items()
+    )
+    header = ("one training step, one thread", "plain ms", "sibling ms", "ratio", "95 % interval", "memory added")
+    note = "Memory added: at the peak of a process, compared with the bytes of the pruned weights." if rows else ""
+    return Grid("Cost of learning thresholds", header, rows, note)
+
+
 def cost_table(results: Path) -> Grid:
     """Show the share of a training step that a pruner takes, from `benchmarks/pruner_step.py`."""
     rows = tuple(

@@ -21,7 +21,14 @@ from secateur.experiments.studies.published import read_runs
 from secateur.experiments.studies.summaries import mean_std
 from secateur.plain_data import to_plain
 from secateur.report.tables.alexnet import alexnet_cost_table, imagenette_tables, thresholds_table
-from secateur.report.tables.budgets import call_table, cost_table, error_increase_table, met_table, together_table
+from secateur.report.tables.budgets import (
+    call_table,
+    cost_table,
+    error_increase_table,
+    met_table,
+    step_table,
+    together_table,
+)
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.compare import compare_tables
 from secateur.report.tables.comparison import comparison_table, stages_table
@@ -31,7 +38,13 @@ from secateur.report.tables.files import decay_table, file_table, headline_table
 from secateur.report.tables.grid import Grid
 from secateur.report.tables.paper import gathering_table, search_table, sensitivity_table, table1, table2
 from secateur.report.tables.pretrained import encoder_table, pruned_table, scores_table
-from secateur.report.tables.speed import LEVELS, network_speeds, pruned_speeds, speed_tables, step_table
+from secateur.report.tables.speed import (
+    LEVELS,
+    deployed_speeds,
+    network_speeds,
+    pruned_speeds,
+    speed_tables,
+)
 from secateur.report.tables.transfer import table3, transfer_tables
 
 _BEGIN, _END = "<!-- results: begin (written by `make readme`) -->", "<!-- results: end -->"
@@ -65,6 +78,7 @@ def results_page(results: Path) -> str:
         *transfer_tables(results),
         *(grid for level in LEVELS for grid in speed_tables(results, level)),
         pruned_speeds(results),
+        deployed_speeds(results),
         gathering_table(results),
         *(decay_table(results, network) for network in _NETWORKS),
         search_table(results, _NETWORKS),

@@ -1,4 +1,4 @@
-"""Tables of speed, as `benchmarks/` last measured it: sparse networks and layers, and a training step.
+"""Tables of speed, as `benchmarks/` last measured it: sparse networks and layers.
 
 What a note says about the measurement (turns, clock, targets) comes from the rows of its table.
 """
@@ -53,6 +53,39 @@ def pruned_speeds(results: Path) -> Grid:
     return _speed_grid("Speed: networks pruned on photographs", measured["rows"], measured, _AMDAHL)
 
 
+def deployed_speeds(results: Path) -> Grid:
+    """Show networks that people run on CPUs, next to the fastest dense engine of each row."""
+    measured = read_benchmark(results, "deployed_networks")
+    rows: Rows = measured["rows"]
+    engines = list(dict.fromkeys(name for row in rows.values() for name in row["ms"] if name != "sparse"))
+    header = (
+        "network",
+        *(f"{name} ms" for name in engines),
+        "sparse ms",
+        "speed-up",
+        "95 % interval",
+        "target",
+        "memory",
+    )
+    lines = tuple(
+        (
+            name,
+            *(f"{row['ms'][engine]:.3g}" if engine in row["ms"] else "–" for engine in (*engines, "sparse")),
+            _result(row),
+            _interval(row),
+            _target(row),
+            f"{row['read_memory']:.2f} ({row['held_memory']:.2f})",
+        )
+        for name, row in rows.items()
+    )
+    note = (
+        f"{_conditions(rows, measured, over='the fastest dense engine of the row')} {_reached(rows)}. Memory: bytes of "
+        "all weights as they are read ÷ those of the dense network; in brackets with the plain form that is kept to "
+        "copy, save and export the compiled network. Weights are random; 1×1 convolutions and linear layers have zeros."
+    )
+    return Grid("Speed: networks that people run on CPUs", header, lines, note)
+
+
 def network_speeds(results: Path) -> Grid:
     """Show in a small table how much faster whole networks are, with a column for each vector width measured."""
     whole, swept = {}, {}
@@ -77,16 +110,6 @@ def _sweep_sentence(swept: dict[str, Rows]) -> str:
     if rows is None:
         return ""
     return f"In a sweep of small networks over densities and batch sizes, {_sweep_result(rows)}. "
-
-
-def step_table(results: Path) -> Grid:
-    """Show what learning thresholds adds to a training step, as `benchmarks/training_step.py` last measured it."""
-    rows = tuple(
-        (case, f"{row['plain_ms']:.2f}", f"{row['sibling_ms']:.2f}", f"{row['ratio']:.2f}", _interval(row))
-        for case, row in read_benchmark(results, "training_step")["rows"].items()
-    )
-    header = ("one training step, one thread", "plain ms", "sibling ms", "ratio", "95 % interval")
-    return Grid("Cost of learning thresholds", header, rows)
 
 
 def _swept(rows: Rows) -> tuple[Rows, Rows]:
