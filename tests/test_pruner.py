@@ -114,6 +114,19 @@ def test_the_schedule_falls_by_equal_shares_until_half_of_the_training_and_is_fo
         assert pruner.kept == pytest.approx(pruner.wanted(quarter / 4), rel=0.1)
 
 
+@pytest.mark.parametrize("side", [3, 5])
+def test_a_sample_of_the_weights_meets_all_places_of_a_filter(side):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(64, 2048 // side, side, bias=False))
+    with torch.no_grad():
+        model[0].weight[..., 0] *= 0.1  # of each row of a filter, so that a stride of its side sees nothing else
+    weights = model[0].weight.numel()
+    for wanted in (3 << 13, 5 << 13, 15 << 13):  # at the end of the ramp: strides of 3, 5 and 15 at most
+        pruner = Pruner(model, Budget(ratio=weights / wanted), steps=100, fixed=1.0)
+        pruner.advance(60, 100)
+        assert pruner.kept == pytest.approx(wanted, rel=0.05)
+
+
 def test_the_cut_changes_nothing():
     model = network()
     train(model, Pruner(model, Budget(ratio=10), steps=STEPS), OPTIMIZERS["adam"](model.parameters()))

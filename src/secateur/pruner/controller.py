@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from secateur.budget import Budget
 from secateur.functions.solved_threshold import SolvedThreshold
 from secateur.pruner.goals import Goal, Ratio, Size, final_ratio
-from secateur.pruner.pruned import SAMPLE, Pruned
+from secateur.pruner.pruned import SAMPLE, Pruned, sampling_stride
 from secateur.sibling import Granularity, LayerRules, SiblingConfig, chosen_tensors, threshold_shape
 from secateur.weights.reading import attach
 from secateur.weights.tensors import tensors
@@ -230,7 +230,8 @@ class Pruner:
 
     def _solve(self, wanted: float) -> None:
         """Set all thresholds to one scale s, so that about `wanted` weights are kept."""
-        stride = max(math.ceil(self.weights / SAMPLE), int(wanted / _KEPT_SAMPLE))
+        most = max(math.ceil(self.weights / SAMPLE), int(wanted / _KEPT_SAMPLE))
+        stride = sampling_stride(most, [each.weight for each in self._pruned])
         sizes = self._sizes(stride)
         scale = _largest(torch.cat(sizes), _whole(wanted / stride), self._pruned[0].scale)
         for each, size in zip(self._pruned, sizes, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,17 @@ SAMPLE = 1 << 19  # weights of a large layer that are looked at before the choic
 def least_kept(weights: int) -> int:
     """Return how many weights a layer keeps in any case: an empty one would pass nothing on, and never recover."""
     return math.ceil(math.pow(weights, 1 / 3))
+
+
+def sampling_stride(most: int, weights: Iterable[Tensor]) -> int:
+    """Return the largest stride up to `most` by which a sample meets all places of the filters alike.
+
+    Weights in the middle of a filter are larger than those at its edge. A stride that shares a factor with a side of
+    the filters meets some of their places only: in ResNet-20 every third weight is in the left column of a 3×3 filter,
+    and 9 % more weights were kept than wanted.
+    """
+    sides = math.prod({side for weight in weights for side in weight.shape[2:]})
+    return next(stride for stride in range(most, 0, -1) if math.gcd(stride, sides) == 1)
 
 
 @dataclass(frozen=True)
@@ -92,6 +104,6 @@ class Pruned:
         weight = self.weight.detach()
         if self.function.threshold.numel() > 1:
             return self.function.norm_slope(weight)
-        stride = math.ceil(weight.numel() / SAMPLE)
+        stride = sampling_stride(math.ceil(weight.numel() / SAMPLE), [weight])
         sample = weight.flatten()[::stride].contiguous().view((-1,) + (1,) * (weight.dim() - 1))
         return self.function.norm_slope(sample) * stride
