@@ -9,6 +9,7 @@ from torch import nn
 
 from secateur.budget import Budget
 from secateur.experiments.runner import run
+from secateur.functions.solved_threshold import solved_thresholds
 from secateur.job import Job
 from secateur.measure import count
 from secateur.methods import Aids, Budgeted
@@ -42,6 +43,16 @@ def test_a_budget_may_have_epochs_of_its_own():
         train(stage.model, 16, stage.between or (lambda step, total: None))
     assert trained == [3, 1]
     assert method.epochs(JOB.recipe) == 4
+
+
+@pytest.mark.parametrize("fine_tune", [0.0, 0.5])
+def test_without_a_fine_tune_the_choice_is_final_before_the_end(fine_tune):
+    model = small_network()
+    stage = next(Budgeted(budget=Budget(ratio=2), fine_tune=fine_tune).stages(model, Recipe(epochs=2)))
+    train(stage.model, 20, lambda step, total: stage.between(4 * step, 100))  # to four fifths of the training
+    found = [threshold.is_fixed for threshold in solved_thresholds(model).values()]
+    assert found == [not fine_tune] * len(found)
+    assert found
 
 
 def test_a_budget_without_epochs_is_refused():

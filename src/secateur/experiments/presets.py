@@ -95,7 +95,9 @@ def _cifar(ratio: float, lr: float, epochs: int = 30) -> Preset:
     recipe = _sgd(epochs, lr=lr, lambda_wd=2.5e-4)
     inputs = InputConfig(scaling="standard", crop="shift-flip")
     few = FewValues(levels=16, conv_levels=16, quantize_epochs=2)
-    return _budget(ratio, replace(recipe, precision="bf16"), inputs, few)
+    # No fine-tune: 5 of 18 epochs for it left VGG-16 of half width at 20× where it was (10.0 and 10.1 % on validation).
+    method = Budgeted(budget=Budget(ratio=ratio), fine_tune=0.0)
+    return Preset(method=method, recipe=replace(recipe, precision="bf16"), inputs=inputs, few_values=few)
 
 
 # Optimizer, batch, decay and data are the paper preset's, so that only the method differs. Han et al. publish neither

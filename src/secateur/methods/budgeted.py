@@ -21,7 +21,7 @@ from secateur.methods.error_budget import as_far_as_allowed
 from secateur.methods.layers import adjust_dropout_, read_dropouts
 from secateur.methods.method import Aids, Method
 from secateur.prune import keep_zeros, prune
-from secateur.pruner import Pruner, final_ratio
+from secateur.pruner import FIXED, Pruner, final_ratio
 from secateur.sibling import Granularity, SiblingConfig, targets
 from secateur.train.recipe import Recipe, require_share, require_whole
 from secateur.train.stage import Stage
@@ -72,9 +72,10 @@ class Budgeted(Method):
             yield from as_far_as_allowed(model, recipe, aids, self.budget.error_increase, self.granularity)
             return prune(model)
         dropouts = read_dropouts(model)
-        pruner = Pruner(model, self.budget, granularity=self.granularity, fixed=1.0)
-        target = self.budget.final_ratio
         first, second = recipe.split(self.fine_tune)
+        fixed = 1.0 if second.epochs else FIXED  # what is kept is fixed by the fine-tune, or else before the end
+        pruner = Pruner(model, self.budget, granularity=self.granularity, fixed=fixed)
+        target = self.budget.final_ratio
         yield Stage(
             name="train",
             model=model,

@@ -42,7 +42,7 @@ from secateur.weights.reading import attach
 from secateur.weights.tensors import tensors
 
 RAMP = 0.5  # share of the training after which no further weight is cut
-_FIXED = 0.6  # share of the training after which weights do not change places any more
+FIXED = 0.6  # share of the training after which weights do not change places any more
 _LARGEST_INTERVAL, _UPDATES = 50, 100  # steps between two updates at most, and how many updates there are at least
 # r moves by _TRAVEL/√updates at an update: noise takes it about _TRAVEL far in all, a steady gradient √updates as far.
 _TRAVEL = 0.5
@@ -76,7 +76,7 @@ class Pruner:
         steps: int | None = None,
         granularity: Granularity = "layer",
         layers: LayerRules | None = None,
-        fixed: float = _FIXED,
+        fixed: float = FIXED,
     ) -> None:
         if steps is not None and steps < 1:
             raise ValueError(f"steps must be the number of all steps of the training, at least 1, got {steps}")
