@@ -59,7 +59,8 @@ def curve_headline(results: Path, networks: tuple[str, ...]) -> Grid:
         for point in curve(results, network)
     )
     note = (
-        "Pruned networks continue from the dense one for further epochs: [the results](docs/results.md) say how many."
+        "Pruned networks continue from the dense one for further epochs, which the dense one did not have: "
+        "[the results](docs/results.md) say how many."
     )
     return Grid("Results on photographs", header, rows, note if rows else "")
 
