@@ -22,7 +22,7 @@ from secateur.run.bench.chains import read_bytes, stored_bytes
 from secateur.run.sparse_chain import SparseChain
 
 BATCHES, THREADS = (1, 8), (1, 2)
-NEVER_BELOW = 0.98  # of dense eager torch, where nothing more is asked for
+NEVER_BELOW = 0.98  # of the fastest dense engine, where no more is required
 TARGETS = {  # over the fastest dense engine, by the beginning of the name, with 80 % and with 90 % zeros
     "EfficientNet-Lite0": (1.0, 1.2),
     "MobileNet-V2": (NEVER_BELOW, 1.1),

@@ -37,7 +37,9 @@ def curve_table(results: Path, networks: tuple[str, ...]) -> Grid:
         "The network of the first ratio continues from the dense one, and that of each further ratio from the one "
         "before it; epochs are those of the dense network, then those from one ratio to the next. The file is that of "
         "the pruned network with few values a layer. Published rows as their authors give them; those of VGG-16 are of "
-        "the network of full width."
+        "the network of full width. All rows of ours but ResNet-20 at 10× are from before the sample that sets "
+        "thresholds met all places of a filter, and those of CIFAR-10 among them end with a fine-tune: run again, they "
+        "give slightly other numbers."
     )
     return Grid("Networks on photographs: error against size", _HEADER, tuple(rows), note if rows else "")
 
@@ -60,7 +62,7 @@ def curve_headline(results: Path, networks: tuple[str, ...]) -> Grid:
     )
     note = (
         "Pruned networks continue from the dense one for further epochs, which the dense one did not have: "
-        "[the results](docs/results.md) say how many."
+        "[the results](docs/results.md) say how many, and which rows are from an earlier version."
     )
     return Grid("Results on photographs", header, rows, note if rows else "")
 
