@@ -25,7 +25,7 @@ import secateur
 from secateur import networks
 from secateur.experiments.presets import settings
 from secateur.measure import count_flops
-from secateur.train.loop import keep_freed_memory
+from secateur.memory import keep_freed_memory
 
 TRAINING_IMAGES = 1_281_167 - 5_000  # without those for validation
 FLOPS_PER_SECOND = 312e12  # of one GPU in bf16, as an A100's data sheet says

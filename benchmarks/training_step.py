@@ -20,7 +20,7 @@ from torch.nn import functional
 import secateur
 from secateur import networks
 from secateur.measure import compare_latency, count
-from secateur.train.loop import keep_freed_memory
+from secateur.memory import keep_freed_memory
 
 CASES = {
     "LeNet-300-100, batch 128": (lambda: networks.build("lenet-300-100", seed=0), (128, 1, 28, 28)),

@@ -22,6 +22,7 @@ from secateur.graph.regions import Region, regions
 from secateur.graph.side_effects import Rewind, fresh, writes
 from secateur.graph.simplify import flush_denormals, simplify
 from secateur.graph.trace import TRACING, note_shapes
+from secateur.memory import keep_freed_memory
 from secateur.run import selection, timing
 from secateur.run.answers import agrees
 from secateur.run.assembly import CompiledNetwork, apply, follow
@@ -51,12 +52,15 @@ def compile_sparse(
     What was decided is the attribute `plan`; given as `plan`, it is followed without timing anything. With `shared`,
     layers of at most 255 distinct values read them from a table, which takes half the memory.
 
+    From then on this process keeps freed memory for its next use, up to a gibibyte.
+
     `model` may be the path of a .cut file; a plan in its metadata, under "plan", is then followed, and `trust` is that
     of `load`.
     """
     if not isinstance(model, nn.Module):
         model, plan = _read(model, plan, trust)
     _require_plain(model)
+    keep_freed_memory()  # before layers are timed: what they exchange in large batches is tens of megabytes
     inputs, keywords = arguments(model, example_input)
     if plan is not None and not isinstance(plan, Plan):
         plan = Plan.load(plan)

@@ -20,6 +20,7 @@ from secateur.graph.layers import is_depthwise, is_plain_layer
 from secateur.graph.regions import Region, regions
 from secateur.graph.simplify import fold
 from secateur.graph.trace import TRACING, note_shapes
+from secateur.memory import keep_freed_memory
 from secateur.run.assembly import CompiledNetwork, apply, follow
 from secateur.run.fusion import FusedLayer, fused_layers, sequences
 from secateur.run.kernels import bindings
@@ -38,7 +39,8 @@ def load_sparse(
 
     A plan in the file's metadata, under "plan", is followed. Without one, layers of which at most 35 % of the weights
     are left run sparse, and depthwise convolutions by a kernel of ours. The dense weights of layers that run sparse are
-    never built, batch norms are folded, and nothing is timed: `compile_sparse` is for the last bit of speed.
+    never built, batch norms are folded, and nothing is timed: `compile_sparse` is for the last bit of speed. As there,
+    this process keeps freed memory from then on.
 
     A network that is not ours is imported if `trust` allows it, as by `load`. The file has to say the shape of its
     inputs, as those of runs do. One whose forward pass cannot be traced, or whose layers round what they read, is
@@ -46,6 +48,7 @@ def load_sparse(
     """
     if batch < 1:
         raise ValueError(f"batch must be ≥ 1, got {batch}")
+    keep_freed_memory()
     with TRACING:
         return _load(path, batch, max_bytes, trust)
 
