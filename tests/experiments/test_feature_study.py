@@ -26,6 +26,7 @@ SHORT = Recipe(epochs=2, batch_size=16, optimizer="sgd", lr=0.01)
 STUDY = FeatureStudy(
     data="imagenette",
     ratios=(2, 3),
+    further_epochs=1,
     scratch_ratio=2,
     whole_ratio=2,
     rival_ratio=2,
@@ -69,7 +70,7 @@ def test_the_study_goes_from_features_to_the_whole_network_and_does_not_repeat_i
     assert (train.stat().st_size, test.stat().st_size) == (60 * (4 + 2 * 16), 20 * (4 + 2 * 16))
     paths = list(run_feature_study(STUDY, small))
     assert [path.name.removesuffix("-seed00.json") for path in paths] == [
-        *("dense", "budget-2x", "dense+budget-2x", "dense+budget-3x", "han2015+few-values", "budget-whole")
+        *("dense", "budget-2x", "dense+budget-2x", "dense+budget+budget-3x", "han2015+few-values", "budget-whole")
     ]
     assert list(run_feature_study(STUDY, small)) == []
     runs = [read(PublishedRun, path) for path in paths]
@@ -92,6 +93,16 @@ def test_linear_layers_leave_the_whole_network_in_a_file_and_the_rival_continues
     whole = load(dense.path / feature_study.WHOLE_FILE)
     assert torch.equal(whole.classifier[1].weight, load_state(dense.model)["classifier.1.weight"])
     assert torch.equal(whole.features[0].weight, feature_study.read_start().state["features.0.weight"])
+
+
+@pytest.mark.filterwarnings("ignore:.* pictures of imagenette:UserWarning")
+def test_a_ratio_continues_the_layers_of_the_one_before(small):
+    list(run_feature_study(STUDY, small, part="pruned"))
+    first, second = (feature_study.RunDirectory(small.runs / run_name(STUDY.pruned_job(one))) for one in (2, 3))
+    assert [log.name for log in second.logs()][:-1] == [log.name for log in first.logs()]
+    for log in first.logs():
+        assert (second.path / log.name).read_bytes() == log.read_bytes()
+    assert len(second.logs()[-1].read_text().splitlines()) == STUDY.further_epochs
 
 
 @pytest.mark.filterwarnings("ignore:.* pictures of imagenette:UserWarning")

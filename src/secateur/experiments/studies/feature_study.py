@@ -61,7 +61,7 @@ def run_feature_study(
     """Compute the features, train what is missing, and yield the path of each new result.
 
     One part alone may run at the same time as others once there are features; "pruned" and "rival" continue the dense
-    layers, and "whole" the pruned ones.
+    layers, each ratio but the first the layers of the one before, and "whole" those of the first ratio.
     """
     torch.set_num_threads(1)
     start = read_start(BY_NAME, NETWORK, places.data_root)
@@ -73,12 +73,12 @@ def run_feature_study(
         *(("pruned", study.pruned_job(ratio)) for ratio in study.ratios),
         ("rival", study.rival_job),
     ]
-    dense = study.dense_job, RunDirectory(places.runs / run_name(study.dense_job))
     for name, job in wanted:
         path = classifier_path(places.results, job)
         if part in ("all", name) and not path.exists():
             directory = RunDirectory(places.runs / run_name(job))
-            published = _train_classifier(job, directory, train, test, dense, observer)
+            earlier = [(one, RunDirectory(places.runs / run_name(one))) for one in _earlier(study, job)]
+            published = _train_classifier(job, directory, train, test, earlier, observer)
             _save_whole(study, start, train.classes, directory)
             yield write(path, published)
     if part in ("all", "whole"):
@@ -129,21 +129,26 @@ def _features(
     return cached_features(convolutions, shape, inputs, root / "features" / name, progress=progress)
 
 
+def _earlier(study: FeatureStudy, job: Job) -> list[Job]:
+    """Return the runs whose layers a run may continue, the longest first."""
+    if job.methods[0].trains_dense:
+        return [study.dense_job]
+    return [replace(job, methods=job.methods[:number]) for number in range(len(job.methods) - 1, 0, -1)]
+
+
 def _train_classifier(
     job: Job,
     directory: RunDirectory,
     train: Features,
     test: Features,
-    dense: tuple[Job, RunDirectory],
+    earlier: Sequence[tuple[Job, RunDirectory]],
     observer: Observer | None,
 ) -> PublishedRun:
-    """Train linear layers on features; those that begin with the dense ones do not train these again."""
+    """Train linear layers on features; what earlier runs have trained is not trained again."""
     with seeded(job.seed):
         model = Classifier(len(train.classes))
     workload = _workload(model, train)
     if not is_finished(directory, job, resume=True):
-        begins_dense = job.methods[0].is_reference or job.methods[0].trains_dense
-        earlier = [dense] if begins_dense and job != dense[0] else []
         carry_out(job, directory, copied(model), workload, earlier=earlier, observer=observer)
     unseen = replace(workload, validation=batches_of(test, "test"))
     found = unseen.evaluate(load(directory.file, model))

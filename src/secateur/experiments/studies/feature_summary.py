@@ -25,6 +25,7 @@ class FeatureStudy:
 
     data: str = "tiny-imagenet"
     ratios: tuple[float, ...] = (25, 40, 80)  # of the linear layers; the whole network starts from the first
+    further_epochs: int = 3  # from one ratio to the next
     scratch_ratio: float = 40.0  # to which random linear layers are pruned, as in the paper
     rival_ratio: float = 25.0  # to which Deep Compression prunes the same layers
     whole_ratio: float = 20.0  # convolutions included
@@ -50,8 +51,10 @@ class FeatureStudy:
         return self.classifier_job(Budgeted(budget=Budget(ratio=self.scratch_ratio)))
 
     def pruned_job(self, ratio: float) -> Job:
-        """Return the pruning of the dense linear layers to a ratio, for as many epochs again."""
-        return self.classifier_job(Dense(), Budgeted(budget=Budget(ratio=ratio)))
+        """Return the pruning of the dense linear layers, for as many epochs again, and on from ratio to ratio."""
+        first, *further = self.ratios[: self.ratios.index(ratio) + 1]
+        steps = [Budgeted(budget=Budget(ratio=one), prune_epochs=self.further_epochs) for one in further]
+        return self.classifier_job(Dense(), Budgeted(budget=Budget(ratio=first)), *steps)
 
     @property
     def rival_job(self) -> Job:
@@ -80,7 +83,7 @@ class FeatureStudy:
 def classifier_path(results: Path, job: Job) -> Path:
     """Return the path of the published result of linear layers; their ratio is a part of the name."""
     budgets = [method.budget.ratio for method in job.methods if isinstance(method, Budgeted)]
-    return result_path(results, job, variant=f"{budgets[0]:g}x" if budgets else "")
+    return result_path(results, job, variant=f"{budgets[-1]:g}x" if budgets else "")
 
 
 def whole_path(results: Path, job: Job) -> Path:
