@@ -81,8 +81,8 @@ def timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="read the JPEG files below this folder instead of made ones")
-    parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--images", type=int, default=4000, help="in an epoch")
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--save", type=Path, help="write the result as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)

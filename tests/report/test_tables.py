@@ -31,6 +31,7 @@ from secateur.report.tables.files import file_table, headline_table
 from secateur.report.tables.paper import search_table, table1, table2
 from secateur.report.tables.pretrained import encoder_table, pruned_table, scores_table
 from secateur.report.tables.readme import references
+from secateur.report.tables.throughput import throughput_table
 from secateur.results import EvaluationResult, FileResult, HistoryPoint, LayerResult, PublishedRun, StageResult, write
 
 NETWORK = "lenet-300-100"
@@ -240,6 +241,32 @@ def test_the_cost_of_a_step_is_shown_as_it_was_measured(tmp_path):
     (tmp_path / "benchmarks").mkdir()
     (tmp_path / "benchmarks" / "training_step.json").write_text(json.dumps({"rows": {"a net": row}}))
     assert step_table(tmp_path).rows == (("a net", "2.00", "2.50", "1.25", "1.20 … 1.30", "–"),)
+
+
+def test_throughput_is_shown_next_to_what_is_wanted(tmp_path):
+    assert throughput_table(tmp_path).rows == ()
+    photographs = {"alexnet": {"images_per_s": 1175.1, "ratio": 1.725, "ceiling": 2.0}, "pillow": {}}
+    times = {"dense float": 1200.0, "packed": 40.0, "with packing": 48.0}
+    contents = {
+        "image_reading": {"rows": photographs, "at_least": 1.7},
+        "feature_extraction": {
+            "rows": {"decoded": {"images_per_s": 80.4}},
+            "ratios": {"decoded ÷ loop": 0.987},
+            "at_least": {"decoded ÷ loop": 0.95},
+        },
+        "xnor": {"batch": 64, "size": 1024, "times_us": times},
+        "compare_jobs": {"rows": {"a grid": {"one_s": 18.0, "two_s": 10.0, "speedup": 1.8, "at_least": 1.7}}},
+    }
+    (tmp_path / "benchmarks").mkdir()
+    for name, content in contents.items():
+        (tmp_path / "benchmarks" / f"{name}.json").write_text(json.dumps(content))
+    assert [row[2:] for row in throughput_table(tmp_path).rows] == [
+        ("1,175 images/s", "1.73×", "1.70×"),
+        ("80 images/s", "0.99×", "0.95×"),
+        ("40 µs", "30.0×", "10.0×"),
+        ("48 µs", "25.0×", "10.0×"),
+        ("10 s", "1.80×", "1.70×"),
+    ]
 
 
 def test_alexnets_thresholds_and_cost_are_shown_as_they_were_measured(tmp_path):

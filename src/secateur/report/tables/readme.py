@@ -45,6 +45,7 @@ from secateur.report.tables.speed import (
     pruned_speeds,
     speed_tables,
 )
+from secateur.report.tables.throughput import throughput_table
 from secateur.report.tables.transfer import table3, transfer_tables
 
 _BEGIN, _END = "<!-- results: begin (written by `make readme`) -->", "<!-- results: end -->"
@@ -79,6 +80,7 @@ def results_page(results: Path) -> str:
         *(grid for level in LEVELS for grid in speed_tables(results, level)),
         pruned_speeds(results),
         deployed_speeds(results),
+        throughput_table(results),
         gathering_table(results),
         *(decay_table(results, network) for network in _NETWORKS),
         search_table(results, _NETWORKS),
