@@ -13,17 +13,17 @@ all layers together as many weights as the round may keep.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import Doc, Self
 
 from secateur.budget import Budget
-from secateur.methods.layers import KINDS, Kind, adjust_dropout_, kinds, layers, others_fixed, read_dropouts
+from secateur.methods.layers import KINDS, adjust_dropout_, kinds, layers, others_fixed, read_dropouts
 from secateur.methods.method import Method
+from secateur.methods.quality import cut_, solve_quality
 from secateur.methods.targeted import ratio_of, require_ratio
 from secateur.prune import keep_zeros, prune
 from secateur.train.recipe import Recipe, require_not_negative, require_whole
@@ -99,41 +99,6 @@ class Han2015(Method):
     def epochs_for(self, model: nn.Module, recipe: Recipe) -> int:
         """Return the same for the kinds of layer that a network has: each is retrained in every round."""
         return recipe.epochs + self.rounds * self.retrain_epochs * len(kinds(model))
-
-
-def threshold(weight: Tensor, quality: float) -> float:
-    """Return quality × standard deviation of the weights that are there.
-
-    What an earlier round has cut is no weight of the layer any more. So one quality serves all rounds, and since the
-    standard deviation never exceeds the largest magnitude, one of at most 1 never empties a layer.
-    """
-    alive = weight.detach()[weight.detach() != 0]
-    return quality * alive.std(correction=0).item() if len(alive) else 0.0
-
-
-@torch.no_grad()
-def solve_quality(weights: Sequence[Tensor], kept: int) -> float:
-    """Return the quality that leaves so many weights: halfway between the last magnitude kept and the first cut.
-
-    Magnitudes are those of the weights that are there, each in units of its layer's standard deviation.
-    """
-    sizes = torch.cat([weight[weight != 0].abs().double() / threshold(weight, 1.0) for weight in weights])
-    if kept >= len(sizes):
-        return 0.0
-    return float(sizes.topk(kept + 1).values[-2:].mean())
-
-
-@torch.no_grad()
-def cut_(model: nn.Module, quality: float, kind: Kind) -> None:
-    """Set every weight below its layer's threshold to zero, in all layers of a kind."""
-    for name, weight in layers(model, kind):
-        cut = weight.abs() < threshold(weight, quality)
-        if cut.all():
-            raise ValueError(
-                f'"{name}" would lose all of its weights: the largest is below {quality:g} × their standard deviation; '
-                "choose a smaller quality or ratio, or fewer rounds"
-            )
-        weight[cut] = 0
 
 
 def _masked(model: nn.Module) -> nn.Module:
