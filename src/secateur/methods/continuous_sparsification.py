@@ -8,8 +8,8 @@ so that σ(β·s) → 1[s > 0], and the weights with s > 0 are kept. How many th
 gates start. Published as curves for ResNet-18 and VGG-16 on CIFAR-10 and ResNet-50 on ImageNet, not for the LeNets.
 
 With a ratio, λ is raised or lowered while the network trains, so that about N/ratio gates are above zero, and the final
-cut keeps the N/ratio highest. λ is some hundred times the 10⁻⁸
-of the paper, for networks of about a hundredth of the weights. There is one round and no rewinding.
+cut keeps the N/ratio highest. λ is some hundred times the 10⁻⁸ of the paper, for networks of about a hundredth of the
+weights. There is one round and no rewinding.
 """
 
 from __future__ import annotations

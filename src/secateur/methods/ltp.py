@@ -10,9 +10,9 @@ many weights are left. Published: AlexNet 26.4× at 79.1 % top-5 accuracy, ResNe
 pretrained weights; nothing for the LeNets.
 
 With a ratio, λ is raised or lowered while the network trains, so that about N/ratio weights are left, and the final cut
-keeps the N/ratio largest |w| − √τ. T₀ is a
-hundred times the paper's 10⁻³, because in layers of a thousand weights hardly one would be in the sigmoid's slope. τ is
-learned in units of the layer's mean square. A share of the epochs trains the dense network first.
+keeps the N/ratio largest |w| − √τ. T₀ is a hundred times the paper's 10⁻³, because in layers of a thousand weights
+hardly one would be in the sigmoid's slope. τ is learned in units of the layer's mean square. A share of the epochs
+trains the dense network first.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ weights are left follows from λ and from where s starts. Published: ResNet-50 o
 74.3 % with 90 %, 70.2 % with 95 %, 61.5 % with 98 % (authors' repository); nothing for the LeNets.
 
 With a ratio, λ is raised or lowered while the network trains, so that about N/ratio weights are left, and the final cut
-keeps the N/ratio largest |w| − g(s), as if all thresholds rose or fell by the same small amount.
-Weights keep what the layers read; one that lies below its own threshold starts from itself. The s of the
-paper starts at −3200 for 500,000 steps, with the decay of the weights. For some thousand steps it starts at −8 here,
-with a decay of its own. Under Adam s moves by its learning rate at most, whatever the decay is.
+keeps the N/ratio largest |w| − g(s), as if all thresholds rose or fell by the same small amount. Weights keep what the
+layers read; one that lies below its own threshold starts from itself. The s of the paper starts at −3200 for 500,000
+steps, with the decay of the weights. For some thousand steps it starts at −8 here, with a decay of its own. Under Adam
+s moves by its learning rate at most, whatever the decay is.
 """
 
 from __future__ import annotations
