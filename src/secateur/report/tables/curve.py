@@ -37,9 +37,9 @@ def curve_table(results: Path, networks: tuple[str, ...]) -> Grid:
         "The network of the first ratio continues from the dense one, and that of each further ratio from the one "
         "before it; epochs are those of the dense network, then those from one ratio to the next. The file is that of "
         "the pruned network with few values a layer. Published rows as their authors give them; those of VGG-16 are of "
-        "the network of full width. All rows of ours but ResNet-20 at 10× are from before the sample that sets "
-        "thresholds met all places of a filter, and those of CIFAR-10 among them end with a fine-tune: run again, they "
-        "give slightly other numbers."
+        "the network of full width. Those of VGG-16 and AlexNet are from before the sample that sets "
+        "thresholds met all places of a filter, and those of VGG-16 end with a fine-tune: run again, they give "
+        "slightly other numbers."
     )
     return Grid("Networks on photographs: error against size", _HEADER, tuple(rows), note if rows else "")
 
