@@ -70,16 +70,24 @@ def test_the_study_goes_from_features_to_the_whole_network_and_does_not_repeat_i
     assert (train.stat().st_size, test.stat().st_size) == (60 * (4 + 2 * 16), 20 * (4 + 2 * 16))
     paths = list(run_feature_study(STUDY, small))
     assert [path.name.removesuffix("-seed00.json") for path in paths] == [
-        *("dense", "budget-2x", "dense+budget-2x", "dense+budget+budget-3x", "han2015+few-values", "budget-whole")
+        *(
+            "dense",
+            "dense-longer",
+            "budget-2x",
+            "dense+budget-2x",
+            "dense+budget+budget-3x",
+            "han2015+few-values",
+            "budget-whole",
+        )
     ]
     assert list(run_feature_study(STUDY, small)) == []
     runs = [read(PublishedRun, path) for path in paths]
-    assert [len(run.result.layers) for run in runs] == [2, 2, 2, 2, 2, 3]
-    assert [run.result.ratio for run in runs] == pytest.approx([1, 2, 2, 3, 2, 2], rel=0.02)
+    assert [len(run.result.layers) for run in runs] == [2, 2, 2, 2, 2, 2, 3]
+    assert [run.result.ratio for run in runs] == pytest.approx([1, 1, 2, 2, 3, 2, 2], rel=0.02)
     assert all(run.test.images == 20 for run in runs)
     first, second = feature_tables(small.results, STUDY)
     assert [row[0] for row in first.rows][-1] == "the whole network, pruned end to end"
-    assert len(second.rows) == 2 * 4 + 3
+    assert len(second.rows) == 2 * 4 + 3  # of those that are pruned
 
 
 @pytest.mark.filterwarnings("ignore:.* pictures of imagenette:UserWarning")

@@ -75,7 +75,7 @@ class Reproduce(Command):
         optional("INT"),
         Doc("seeds 0 to this, exclusive; 0: show what is published. 0 if not given, 1 with --data"),
     ] = None
-    part: Annotated[Part, Doc("what of alexnet-features to run, whose parts take half an hour to two hours")] = "all"
+    part: Annotated[Part, Doc("what of alexnet-features to run, whose parts take ten minutes to half an hour")] = "all"
     workers: Annotated[int, Doc("runs at a time, one thread each; 1: in this process")] = 2
     results: Annotated[Path, Doc("where published results are kept")] = Path("results")
     pictures: Annotated[Path, Doc("where figures are drawn, as SVG and PNG")] = Path("docs/figures")

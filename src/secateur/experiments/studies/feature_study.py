@@ -43,7 +43,7 @@ from secateur.train.observers import Observer
 from secateur.train.task import Task
 from secateur.weights.reading import copied
 
-Part: TypeAlias = Literal["all", "features", "dense", "scratch", "pruned", "rival", "whole"]
+Part: TypeAlias = Literal["all", "features", "dense", "longer", "scratch", "pruned", "rival", "whole"]
 
 WHOLE_FILE = "whole.cut"  # in the directory of a run of linear layers
 
@@ -69,12 +69,13 @@ def run_feature_study(
     train, test = (_features(study, split, start, places, progress) for split in ("train", "test"))
     wanted: list[tuple[Part, Job]] = [
         ("dense", study.dense_job),
+        ("longer", study.longer_job),
         ("scratch", study.scratch_job),
         *(("pruned", study.pruned_job(ratio)) for ratio in study.ratios),
         ("rival", study.rival_job),
     ]
     for name, job in wanted:
-        path = classifier_path(places.results, job)
+        path = classifier_path(places.results, study, job)
         if part in ("all", name) and not path.exists():
             directory = RunDirectory(places.runs / run_name(job))
             earlier = [(one, RunDirectory(places.runs / run_name(one))) for one in _earlier(study, job)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from secateur.budget import Budget
@@ -46,6 +47,11 @@ class FeatureStudy:
         return self.classifier_job(Dense())
 
     @property
+    def longer_job(self) -> Job:
+        """The dense layers again, for as many epochs as the dense and the pruned ones of the first ratio together."""
+        return replace(self.dense_job, recipe=replace(self.recipe, epochs=2 * self.recipe.epochs))
+
+    @property
     def scratch_job(self) -> Job:
         """The linear layers pruned from random weights on."""
         return self.classifier_job(Budgeted(budget=Budget(ratio=self.scratch_ratio)))
@@ -80,10 +86,11 @@ class FeatureStudy:
         )
 
 
-def classifier_path(results: Path, job: Job) -> Path:
+def classifier_path(results: Path, study: FeatureStudy, job: Job) -> Path:
     """Return the path of the published result of linear layers; their ratio is a part of the name."""
-    budgets = [method.budget.ratio for method in job.methods if isinstance(method, Budgeted)]
-    return result_path(results, job, variant=f"{budgets[-1]:g}x" if budgets else "")
+    variants = [f"{method.budget.ratio:g}x" for method in job.methods if isinstance(method, Budgeted)]
+    variants = variants or (["longer"] if job == study.longer_job else [""])
+    return result_path(results, job, variant=variants[-1])
 
 
 def whole_path(results: Path, job: Job) -> Path:
@@ -93,13 +100,12 @@ def whole_path(results: Path, job: Job) -> Path:
 
 def feature_paths(results: Path, study: FeatureStudy) -> dict[str, Path]:
     """Return where the results of the study are published, by what was trained."""
+    path = partial(classifier_path, results, study)
     return {
-        "fc6–fc8, dense": classifier_path(results, study.dense_job),
-        f"fc6–fc8, pruned to {study.scratch_ratio:g}× from random weights": classifier_path(results, study.scratch_job),
-        **{
-            f"fc6–fc8, pruned to {ratio:g}×": classifier_path(results, study.pruned_job(ratio))
-            for ratio in sorted(study.ratios)
-        },
-        f"fc6–fc8, Deep Compression to {study.rival_ratio:g}×": classifier_path(results, study.rival_job),
+        "fc6–fc8, dense": path(study.dense_job),
+        "fc6–fc8, dense, twice the epochs": path(study.longer_job),
+        f"fc6–fc8, pruned to {study.scratch_ratio:g}× from random weights": path(study.scratch_job),
+        **{f"fc6–fc8, pruned to {ratio:g}×": path(study.pruned_job(ratio)) for ratio in sorted(study.ratios)},
+        f"fc6–fc8, Deep Compression to {study.rival_ratio:g}×": path(study.rival_job),
         "the whole network, pruned end to end": whole_path(results, study.whole_job(Path())),
     }

@@ -41,7 +41,8 @@ def feature_tables(results: Path, study: FeatureStudy) -> list[Grid]:
             f"{layer.weights:,}",
             f"{100 * (1 - layer.kept / layer.weights):.1f}",
         )
-        for name, run in list(runs.items())[1:]
+        for name, run in runs.items()
+        if run.result.ratio > 1
         for layer in run.result.layers
     )
     return [
