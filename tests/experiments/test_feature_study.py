@@ -88,6 +88,7 @@ def test_the_study_goes_from_features_to_the_whole_network_and_does_not_repeat_i
     first, second = feature_tables(small.results, STUDY)
     assert [row[0] for row in first.rows][-1] == "the whole network, pruned end to end"
     assert len(second.rows) == 2 * 4 + 3  # of those that are pruned
+    assert [row[0].rpartition(": ")[2] for row in second.rows[-3:]] == ["conv1", "fc6", "classifier.3.weight"]
 
 
 @pytest.mark.filterwarnings("ignore:.* pictures of imagenette:UserWarning")

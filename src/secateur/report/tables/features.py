@@ -13,6 +13,12 @@ from secateur.report.tables.grid import Grid
 from secateur.results import PublishedRun, read
 from secateur.sibling import targets
 
+# What the paper calls the layers of AlexNet, in torchvision's order.
+_AS_PRINTED = {
+    **{f"features.{index}.weight": f"conv{number}" for number, index in enumerate((0, 3, 6, 8, 10), start=1)},
+    **{f"classifier.{index}.weight": f"fc{number}" for number, index in enumerate((1, 4, 6), start=6)},
+}
+
 
 def feature_tables(results: Path, study: FeatureStudy) -> list[Grid]:
     """Show the dense and the pruned linear layers and the whole network, and how much each layer keeps."""
@@ -37,7 +43,7 @@ def feature_tables(results: Path, study: FeatureStudy) -> list[Grid]:
     )
     layers = tuple(
         (
-            f"{name}: {layer.name.removesuffix('.weight')}",
+            f"{name}: {_AS_PRINTED.get(layer.name, layer.name)}",
             f"{layer.weights:,}",
             f"{100 * (1 - layer.kept / layer.weights):.1f}",
         )
