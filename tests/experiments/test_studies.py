@@ -351,6 +351,20 @@ def test_networks_of_a_curve_continue_from_the_one_before(tmp_path, digits, monk
     assert first.pruned_shares.keys() == {"fc1.weight", "fc2.weight", "fc3.weight"}
 
 
+def test_a_curve_has_a_dense_network_that_was_trained_for_as_long(tmp_path, digits, monkeypatch):
+    monkeypatch.setattr(curve_summary, "CURVES", {NETWORK: curve_summary.Curve(ratios={5.0: 3}, data="digits")})
+    job = curve_summary.longer_job(NETWORK, 0)
+    short = replace(job, recipe=replace(job.recipe, epochs=2))
+    assert curve_summary.longer(tmp_path / "results", NETWORK) is None
+    run = curve.publish_point(short, places(tmp_path))
+    assert job.recipe.epochs == preset("best", NETWORK).recipe.epochs + 3
+    assert run.name == "dense-seed00.json"
+    run.rename(curve_summary.curve_path(tmp_path / "results", job))
+    found = curve_summary.longer(tmp_path / "results", NETWORK)
+    assert (found.epochs, found.seeds, found.weights) == (2, 1, 266_200)
+    assert 0 < found.error[0] < 100
+
+
 def allowed(ratio, error, *swept):
     return ErrorIncreaseStudy(
         job=preset("quick", NETWORK),

@@ -8,6 +8,7 @@ import pytest
 from made_runs import made_result, publish
 
 from secateur.experiments.presets import preset
+from secateur.experiments.studies.curve_summary import longer_job
 from secateur.experiments.studies.error_increase_summary import ErrorIncreaseStudy, Swept, error_increase_path
 from secateur.experiments.studies.published import result_path
 from secateur.experiments.studies.searches import EpochSearch, QualitySearch, epoch_search_path, quality_search_path
@@ -424,7 +425,11 @@ def test_a_curve_stands_below_what_is_published_for_its_network(tmp_path):
             share=0.1,
             file=FileResult(bytes=40_000, dense_bytes=3_400_000),
         )
-    *published, ours = curve_table(tmp_path, (network,)).rows
+    publish(
+        tmp_path, longer_job(network, 0), test={"dense": 6.5}, place={"study": "curve", "variant": "longer"}, share=1
+    )
+    *published, reference, ours = curve_table(tmp_path, (network,)).rows
+    assert reference[:4] == ("resnet-56, cifar10, dense for as long", "1", "90", "6.50")
     assert [row[0] for row in published] == ["resnet-56, cifar10, Learning-compression, published"] * 4
     assert [row[4] for row in published] == ["6.92", "6.67", "7.51", "8.21"]
     assert ours[:6] == ("resnet-56, cifar10, secateur", "2", "50 + 50", "7.05 ± 0.07", "7.60 ± 0.14", "+0.55 ± 0.05")

@@ -18,7 +18,7 @@ from secateur.cli.complaints import require_at_least, usage
 from secateur.cli.flags import Command, DataRoot, Json, KeptIn, named, optional
 from secateur.experiments.presets import preset, preset_names
 from secateur.experiments.studies.curve import curve_jobs, publish_point
-from secateur.experiments.studies.curve_summary import CURVES, curve_path
+from secateur.experiments.studies.curve_summary import CURVES, curve_path, longer_job
 from secateur.experiments.studies.decay import run_decay_study
 from secateur.experiments.studies.epochs import search_epochs
 from secateur.experiments.studies.error_increase import error_increase_jobs, publish_error_increase
@@ -165,6 +165,8 @@ def _run_curve(chosen: Reproduce) -> Iterator[Path]:
         for number in sorted({len(job.methods) for job in wanted}):
             part = [job for job in wanted if len(job.methods) == number]
             yield from run_missing(part, chosen.places, workers=chosen.workers, work=publish_point, path=curve_path)
+        references = [longer_job(network, seed) for seed in chosen.seeds_to_run]
+        yield from run_missing(references, chosen.places, workers=chosen.workers, work=publish_point, path=curve_path)
 
 
 def _run_decay(chosen: Reproduce) -> Iterator[Path]:

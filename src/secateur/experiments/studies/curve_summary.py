@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from secateur.experiments.presets import preset
 from secateur.experiments.studies.published import read_runs, result_path
 from secateur.experiments.studies.summaries import Spread, mean_error, mean_std
 from secateur.job import Job
-from secateur.methods import Budgeted
+from secateur.methods import Budgeted, Dense
 from secateur.results import PublishedRun
 
 STUDY = "curve"
+_LONGER = "longer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,17 @@ CURVES: Mapping[str, Curve] = {
 
 
 @dataclass(frozen=True)
+class Longer:
+    """A network that was never pruned, trained for as many epochs as the first ratio's and its dense one together."""
+
+    network: str
+    epochs: int
+    seeds: int
+    weights: int
+    error: Spread  # on test images, in percent
+
+
+@dataclass(frozen=True)
 class Point:
     """A network at one ratio, over seeds; errors are on test images, in percent."""
 
@@ -56,10 +69,22 @@ class Point:
     pruned_shares: Mapping[str, float]  # percent of each layer's weights, mean over seeds
 
 
+def longer_job(network: str, seed: int) -> Job:
+    """Return the training that tells what pruning gains by its epochs from what it costs."""
+    chosen = CURVES[network]
+    usual = preset(chosen.preset, network, data=chosen.data, seed=seed)
+    recipe = replace(usual.recipe, epochs=usual.recipe.epochs + next(iter(chosen.ratios.values())))
+    return replace(usual, methods=(Dense(),), recipe=recipe)
+
+
 def curve_path(results: Path, job: Job) -> Path:
     """Return where a run of the study is published; its ratio is a part of the name."""
     budgets = [method.budget for method in job.methods if isinstance(method, Budgeted)]
-    return result_path(results, job, study=STUDY, variant=_variant(budgets[-1].ratio or 1) if budgets else "")
+    if budgets:
+        variant = _variant(budgets[-1].ratio or 1)
+    else:
+        variant = _LONGER if job == longer_job(job.network, job.seed) else ""
+    return result_path(results, job, study=STUDY, variant=variant)
 
 
 def curve(results: Path, network: str) -> list[Point]:
@@ -71,6 +96,20 @@ def curve(results: Path, network: str) -> list[Point]:
         if runs:
             found.append(_point(network, ratio, runs, pruned="pruned" if number == 1 else f"pruned-{number}"))
     return found
+
+
+def longer(results: Path, network: str) -> Longer | None:
+    """Return what the dense network reaches in as many epochs as the first ratio, if that is published."""
+    runs = list(read_runs(results, network, STUDY, f"dense-{_LONGER}", CURVES[network].data).values())
+    if not runs:
+        return None
+    return Longer(
+        network=network,
+        epochs=runs[0].result.job.recipe.epochs,
+        seeds=len(runs),
+        weights=runs[0].result.weights,
+        error=mean_std(run.test_error() for run in runs),
+    )
 
 
 def _epochs(job: Job) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from secateur import literature
-from secateur.experiments.studies.curve_summary import CURVES, Point, curve
+from secateur.experiments.studies.curve_summary import CURVES, Longer, Point, curve, longer
 from secateur.literature import Published
 from secateur.report.tables.grid import Grid, kilobytes, signed, spread
 
@@ -31,11 +31,14 @@ def curve_table(results: Path, networks: tuple[str, ...]) -> Grid:
         if points:
             known = literature.published(CURVES[network].full_width or network, CURVES[network].data)
             rows += [_published(each) for each in known]
+            reference = longer(results, network)
+            rows += [] if reference is None else [_longer(reference)]
             rows += [_ours(point) for point in points]
     note = (
         "Ours: mean ± standard deviation over seeds, on test images; differences are paired by seed, ± standard error. "
         "The network of the first ratio continues from the dense one, and that of each further ratio from the one "
-        "before it; epochs are those of the dense network, then those from one ratio to the next. The file is that of "
+        "before it; epochs are those of the dense network, then those from one ratio to the next. A network that is "
+        '"dense for as long" has the epochs of the first ratio and was never pruned. The file is that of '
         "the pruned network with few values a layer. Published rows as their authors give them; those of VGG-16 are of "
         "the network of full width. Those of VGG-16 and AlexNet are from before the sample that sets "
         "thresholds met all places of a filter, and those of VGG-16 end with a fine-tune: run again, they give "
@@ -101,6 +104,20 @@ def _ours(point: Point) -> tuple[str, ...]:
         f"{spread(point.kept, 0)} ({point.weights / point.kept[0]:.1f}×)",
         spread(point.file_error, 2),
         f"{kilobytes(point.file_bytes, 1)} ({point.smaller:,.0f}×)",
+    )
+
+
+def _longer(reference: Longer) -> tuple[str, ...]:
+    return (
+        f"{reference.network}, {CURVES[reference.network].data}, dense for as long",
+        str(reference.seeds),
+        str(reference.epochs),
+        spread(reference.error, 2),
+        "–",
+        "–",
+        f"{reference.weights:,}",
+        "–",
+        "–",
     )
 
 
