@@ -301,8 +301,9 @@ def test_pacs_is_tested_on_the_domain_that_is_not_trained_on(tmp_path):
             assert [task.classes[label] for label in labels] == [picture.path.parent.name for picture in pictures]
 
 
-def test_imagenette_has_names_for_its_classes(tmp_path):
-    write(tmp_path / "imagenette", [f"{part}/n0{n}/a.JPEG" for part in ("train", "val") for n in (1440764, 2102040)])
+@pytest.mark.parametrize("folder", ["imagenette", "imagenette2-320"])
+def test_imagenette_has_names_for_its_classes(tmp_path, folder):
+    write(tmp_path / folder, [f"{part}/n0{n}/a.JPEG" for part in ("train", "val") for n in (1440764, 2102040)])
     assert load(tmp_path, "imagenette").classes == ("tench", "English springer")
 
 

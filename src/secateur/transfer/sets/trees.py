@@ -98,5 +98,6 @@ IMAGENETTE = TransferSet(
     home="https://github.com/fastai/imagenette",
     layout="train/CLASS/*.JPEG and val/CLASS/*.JPEG",
     read=_read_imagenette,
+    other_folder="imagenette2-320",
     pictures=13_394,
 )
