@@ -92,6 +92,7 @@ _FIGURE = "read off the authors' figure"
 _lenet_300_100 = partial(Published, network="lenet-300-100", data="mnist")  # 266,200 weights
 _lenet_5 = partial(Published, network="lenet-5", data="mnist")  # 430,500 weights
 _resnet_20 = partial(Published, network="resnet-20", data="cifar10")  # 268,336 weights
+_resnet_32 = partial(Published, network="resnet-32", data="cifar10")  # 461,872 weights
 _resnet_56 = partial(Published, network="resnet-56", data="cifar10")  # 848,944 weights
 _vgg_16 = partial(Published, network="vgg-16-cifar", data="cifar10")  # 14.7 million weights
 _alexnet = partial(Published, network="alexnet", data="imagenet")  # 60.9 million weights
@@ -187,8 +188,11 @@ _OTHERS = (
         remark="The text gives the ratio, and an error of about 1 %.",
     ),
     _resnet_20(method="Dynamic network surgery", source=_DISTILLER, error=8.57, kept=268_336 * 0.31),
+    *_shares(_resnet_32, "Learning-compression", _LC, 461_872, {15: 7.32, 10: 7.88, 5: 9.26, 3: 10.74}),
     *_shares(_resnet_56, "Learning-compression", _LC, 848_944, {15: 6.92, 10: 6.67, 5: 7.51, 3: 8.21}),
     *_shares(_vgg_16, "SNIP", _SNIP, 14_715_584, {5: 7.1}),
+    _vgg_16(method="Bayesian compression, GNJ", source=_BAYESIAN, error=8.6, ratio=56),
+    _vgg_16(method="Bayesian compression, GHS", source=_BAYESIAN, error=9.0, ratio=59),
     _vgg_16(method="Entropy-penalised reparametrisation", source=_ENTROPY, error=10.0, bytes=101_000, ratio=590),
     _vgg_16(method="MIRACLE", setting="384 kB", source=_MIRACLE, error=6.57, bytes=384_000, ratio=159),
     _vgg_16(method="MIRACLE", setting="135 kB", source=_MIRACLE, error=10.0, bytes=135_000, ratio=452),
