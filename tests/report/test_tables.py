@@ -338,7 +338,7 @@ def test_networks_pruned_without_their_data_are_shown_by_size_with_paired_differ
     row |= {"top1_difference": [-1.0, 0.8], "top5_difference": [0.5, 0.6]}
     row |= {"config": {"steps": 60, "quantize_steps": 40, "batch": 32, "precision": "bf16"}}
     (tmp_path / "benchmarks").mkdir()
-    content = {"rows": [row, row | {"kept": 300}]}
+    content = {"rows": [row, row | {"kept": 300, "sources": {"birds": 1500, "flowers": 300}}]}
     (tmp_path / "benchmarks" / "pruned_without_data.json").write_text(json.dumps(content))
     grid = pruned_table(tmp_path)
     smaller, larger = grid.rows
@@ -354,6 +354,7 @@ def test_networks_pruned_without_their_data_are_shown_by_size_with_paired_differ
         "1.50×",
     )
     assert "steps of 32" in grid.note
+    assert "a net learned from 1,500 of birds, 300 of flowers. " in grid.note
     assert "a net 69.0 / 89.0 %. Differences are paired; 95 % intervals. All were evaluated in bfloat16" in grid.note
 
 
@@ -424,6 +425,7 @@ def test_a_curve_stands_below_what_is_published_for_its_network(tmp_path):
             place={"study": "curve", "variant": "10x"},
             share=0.1,
             file=FileResult(bytes=40_000, dense_bytes=3_400_000),
+            stages=("train", "quantize"),
         )
     publish(
         tmp_path, longer_job(network, 0), test={"dense": 6.5}, place={"study": "curve", "variant": "longer"}, share=1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ class Curve:
 # After 12 epochs ResNet-20 at 10× stood 2.5 points above its dense network.
 CURVES: Mapping[str, Curve] = {
     "resnet-20": Curve(ratios={10: 40, 20: 25}),
+    "resnet-32": Curve(ratios={10: 40, 20: 25}),
     "resnet-56": Curve(ratios={10: 40, 20: 25}),
     "vgg-16-cifar-quarter": Curve(ratios={20: 30, 50: 30}, full_width="vgg-16-cifar"),
     "vgg-16-cifar-half": Curve(ratios={20: 18, 50: 18}, full_width="vgg-16-cifar"),
@@ -66,6 +68,8 @@ class Point:
     file_error: Spread
     file_bytes: Spread
     smaller: float  # bytes of 32-bit floats ÷ bytes of the file
+    file_epochs: int  # while layers of the file's network had few values, after all others
+    images_per_second: float  # of the training in all its stages, one thread
     pruned_shares: Mapping[str, float]  # percent of each layer's weights, mean over seeds
 
 
@@ -117,6 +121,12 @@ def _epochs(job: Job) -> tuple[int, ...]:
     return job.recipe.epochs, *pruned
 
 
+def _images_per_second(run: PublishedRun) -> float:
+    stages = run.result.stages
+    seconds = sum(stage.seconds for stage in stages)
+    return run.result.job.recipe.batch_size * sum(stage.steps for stage in stages) / seconds if seconds else math.nan
+
+
 def _variant(ratio: float) -> str:
     return f"{ratio:g}x"
 
@@ -137,6 +147,8 @@ def _point(network: str, ratio: float, runs: list[PublishedRun], *, pruned: str)
         file_error=mean_std(run.test_error() for run in runs),
         file_bytes=mean_std(file.bytes for file in files),
         smaller=statistics.fmean(file.dense_bytes / file.bytes for file in files),
+        file_epochs=sum(stage.epochs for stage in runs[0].result.stages if stage.name == "quantize"),
+        images_per_second=statistics.fmean(_images_per_second(run) for run in runs),
         pruned_shares={
             each[0].name: statistics.fmean(100 * (1 - layer.kept / layer.weights) for layer in each) for each in layers
         },

@@ -20,6 +20,7 @@ _HEADER = (
     "weights kept",
     "file error %",
     "file",
+    "images/s",
 )
 
 
@@ -39,8 +40,9 @@ def curve_table(results: Path, networks: tuple[str, ...]) -> Grid:
         "The network of the first ratio continues from the dense one, and that of each further ratio from the one "
         "before it; epochs are those of the dense network, then those from one ratio to the next. A network that is "
         '"dense for as long" has the epochs of the first ratio and was never pruned. The file is that of '
-        "the pruned network with few values a layer. Published rows as their authors give them; those of VGG-16 are of "
-        "the network of full width. Those of VGG-16 and AlexNet are from before the sample that sets "
+        "the pruned network with few values a layer, trained for the further epochs named. Images per second: training "
+        "in all its stages, one thread of a busy machine. Published rows as their authors give them; those of VGG-16 "
+        "are of the network of full width. Those of VGG-16 and AlexNet are from before the sample that sets "
         "thresholds met all places of a filter, and those of VGG-16 end with a fine-tune: run again, they give "
         "slightly other numbers."
     )
@@ -64,8 +66,8 @@ def curve_headline(results: Path, networks: tuple[str, ...]) -> Grid:
         for point in curve(results, network)
     )
     note = (
-        "Pruned networks continue from the dense one for further epochs, which the dense one did not have: "
-        "[the results](docs/results.md) say how many, and which rows are from an earlier version."
+        "Pruned networks continue from the dense one for further epochs, and files for a few more, which the dense one "
+        "did not have: [the results](docs/results.md) say how many, and which rows are from an earlier version."
     )
     return Grid("Results on photographs", header, rows, note if rows else "")
 
@@ -97,13 +99,14 @@ def _ours(point: Point) -> tuple[str, ...]:
     return (
         f"{point.network}, {CURVES[point.network].data}, secateur",
         str(point.seeds),
-        " + ".join(map(str, point.epochs)),
+        " + ".join(map(str, point.epochs)) + (f", file + {point.file_epochs}" if point.file_epochs else ""),
         spread(point.dense_error, 2),
         spread(point.pruned_error, 2),
         signed(point.difference),
         f"{spread(point.kept, 0)} ({point.weights / point.kept[0]:.1f}×)",
         spread(point.file_error, 2),
         f"{kilobytes(point.file_bytes, 1)} ({point.smaller:,.0f}×)",
+        f"{point.images_per_second:,.0f}",
     )
 
 
@@ -118,14 +121,17 @@ def _longer(reference: Longer) -> tuple[str, ...]:
         f"{reference.weights:,}",
         "–",
         "–",
+        "–",
     )
 
 
 def _published(each: Published) -> tuple[str, ...]:
     name = f"{each.network}, {each.data}, {each.method}, published"
-    is_file = math.isfinite(each.bytes)
-    error = f"{each.error:g}"
-    kept = "–" if math.isnan(each.kept) else f"{each.kept:,.0f}"
-    smaller = f" ({each.ratio:g}×)" if math.isfinite(each.ratio) else ""
-    file = f"{each.bytes / 1000:g} kB{smaller}" if is_file else "–"
-    return name, "–", "–", "–", "–" if is_file else error, "–", kept, error if is_file else "–", file
+    is_file = math.isnan(each.kept)  # otherwise weights are what it counts
+    smaller = f"{each.ratio:g}×" if math.isfinite(each.ratio) else ""
+    if math.isfinite(each.bytes):
+        file = f"{each.bytes / 1000:g} kB" + (f" ({smaller})" if smaller else "")
+    else:
+        file = smaller if is_file and smaller else "–"
+    error, kept = f"{each.error:g}", "–" if is_file else f"{each.kept:,.0f}"
+    return name, "–", "–", "–", "–" if is_file else error, "–", kept, error if is_file else "–", file, "–"
