@@ -1,7 +1,7 @@
 """Can a pretrained network be pruned without the images it was trained on? Top-1 against zeros and bytes (one thread).
 
     python benchmarks/pruned_without_data.py efficientnet-lite0 --sparsity 0.5 --bytes 2800000 \
-        --photographs IMAGENETTE/train BIRDS --test FOLDER --work DIRECTORY \
+        --photographs imagenette=FOLDER birds=FOLDER --test FOLDER --work DIRECTORY \
         --results results/benchmarks/pruned_without_data.json
 
 The network learns from itself, as it was, while `secateur.Pruner` cuts its weights: the loss is the divergence of its
@@ -63,6 +63,12 @@ SETTINGS = (
     "batch_norm",
     "statistics",
 )
+
+
+def source(text: str) -> tuple[str, Path]:
+    """Return the name and the folder of photographs that are given as NAME=FOLDER, or as a folder."""
+    name, _, folder = text.rpartition("=")
+    return name or Path(folder).name, Path(folder)
 
 
 def find_photographs(folders: Sequence[Path], number: int, leave_out: Sequence[Path]) -> list[Path]:
@@ -276,7 +282,10 @@ class Study:
         self.teacher = self.teacher.to(memory_format=torch.channels_last)
         self.tested = pictures(options.test)
         leave_out = [path for path, _ in self.tested]
-        paths = find_photographs(options.photographs, options.number + HELD_OUT, leave_out)
+        folders = dict(options.photographs)
+        paths = find_photographs([*folders.values()], options.number + HELD_OUT, leave_out)
+        learned = paths[HELD_OUT:]
+        self.sources = {name: sum(path.is_relative_to(folder) for path in learned) for name, folder in folders.items()}
         options.work.mkdir(parents=True, exist_ok=True)
         images = kept_array(options.work / "photographs.npy", (len(paths), 3, SIDE, SIDE), photographs(paths))
         self.held_out, self.training = images[:HELD_OUT], images[HELD_OUT:]
@@ -292,6 +301,12 @@ class Study:
         found = self.answers(model, self.held_out)
         same = (found.argmax(1) == self.held_out_answers.argmax(1)).double().mean()
         return {"divergence": float(divergence(found, self.held_out_answers)), "agreement": 100 * float(same)}
+
+    def match(self, model: nn.Module) -> None:
+        """Give batch norms the statistics that belong to the pruned weights."""
+        images = self.training[:STATISTICS].split(64)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.options.bf16):
+            match_statistics(model, self.teacher, [self.preprocessing(part) for part in images])
 
     def ranks(self, model: nn.Module, name: str) -> Tensor:
         """Return how many classes the network prefers to the right one, of every test picture.
@@ -343,15 +358,18 @@ class Study:
         inputs = crops(self.training, self.preprocessing, given.size or self.preprocessing.size, given.batch, seed)
         row: dict[str, object] = {}
         information = sensitivities(self.teacher, inputs, -(-INFORMATION // given.batch), seed, given.bf16)
+        has_norms = any(isinstance(module, _BatchNorm) for module in self.teacher.modules())
+        is_matched = has_norms and given.statistics != "kept"
         model = prune(self.teacher, inputs, information, sparsity, given.steps, lr=given.lr, **settings)
         row["pruned"] = self.agreement(model)
+        if is_matched and given.statistics == "matched-twice":  # what follows learns with what it will answer with
+            self.match(model)
+            row["pruned_matched"] = self.agreement(model)
         steps, lr = given.quantize_steps, given.quantize_lr
         model = quantise(self.teacher, model, inputs, information, given.bytes, steps, lr=lr, **settings)
-        has_norms = any(isinstance(module, _BatchNorm) for module in model.modules())
-        if has_norms and given.statistics == "matched":
+        if is_matched:
             row["before_statistics"] = self.agreement(model)
-            images = self.training[:STATISTICS].split(64)
-            match_statistics(model, self.teacher, [self.preprocessing(part) for part in images])
+            self.match(model)
         row |= self.agreement(model)
         row["cpu_s"], row["seconds"] = time.process_time() - start[1], time.perf_counter() - start[0]
         row["bytes"], row["dense_bytes"] = secateur.save(model, path), dense_bytes(model)
@@ -371,7 +389,8 @@ class Study:
         if row.get("config") != config:
             path.with_suffix(".ranks.npy").unlink(missing_ok=True)
             row = {"network": given.network, "sparsity": sparsity, "seed": seed}
-            row |= self.train(sparsity, seed, path) | {"config": config, "versions": versions()}
+            row |= self.train(sparsity, seed, path)
+            row |= {"config": config, "sources": self.sources, "versions": versions()}
             write_atomically(notes, (json.dumps(row, indent=1) + "\n").encode())
         if not given.validate:
             model = secateur.load(path).eval().to(memory_format=torch.channels_last)
@@ -388,7 +407,9 @@ def _extent(settings: dict[str, object]) -> tuple[object, ...]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("network", choices=scored())
-    parser.add_argument("--photographs", type=Path, nargs="+", required=True, help="folders of pictures of any kind")
+    parser.add_argument(
+        "--photographs", type=source, nargs="+", required=True, help="folders of pictures of any kind, or NAME=FOLDER"
+    )
     parser.add_argument("--test", type=Path, required=True, help="a folder of pictures per class, named by its index")
     parser.add_argument("--work", type=Path, required=True, help="where the photographs as an array and files are kept")
     parser.add_argument("--sparsity", type=float, nargs="+", default=(0.5, 0.7))
@@ -404,7 +425,10 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--batch-norm", choices=("frozen", "training"), default="frozen", help="statistics in training")
     parser.add_argument(
-        "--statistics", choices=("matched", "kept"), default="matched", help="of batch norms, at the end"
+        "--statistics",
+        choices=("matched", "matched-twice", "kept"),
+        default="matched",
+        help="of batch norms: matched to the weights at the end, after pruning too, or never",
     )
     parser.add_argument("--bf16", action="store_true", help="bfloat16 autocast, also where networks are evaluated")
     parser.add_argument("--data-root", type=Path, help="where weights are kept, instead of the user's cache")

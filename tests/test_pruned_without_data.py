@@ -32,6 +32,7 @@ from pruned_without_data import (
     prune,
     quantise,
     sensitivities,
+    source,
     with_grids,
 )
 
@@ -164,6 +165,11 @@ def test_photographs_come_evenly_from_all_folders_without_those_of_the_test(tmp_
     (tmp_path / "empty").mkdir()
     with pytest.raises(SystemExit, match="empty has no pictures"):
         find_photographs([tmp_path / "empty"], 7, [])
+
+
+def test_photographs_are_named_by_their_folder_unless_a_name_is_given():
+    assert source("pictures/birds") == ("birds", Path("pictures/birds"))
+    assert source("birds=pictures/train") == ("birds", Path("pictures/train"))
 
 
 def test_the_difference_of_two_networks_on_the_same_pictures_is_narrower_than_each_score():

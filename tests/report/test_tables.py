@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from made_runs import made_result, publish
+from made_runs import STEPS, made_result, publish
 
 from secateur.experiments.presets import preset
 from secateur.experiments.studies.curve_summary import longer_job
@@ -434,8 +434,9 @@ def test_a_curve_stands_below_what_is_published_for_its_network(tmp_path):
     assert reference[:4] == ("resnet-56, cifar10, dense for as long", "1", "90", "6.50")
     assert [row[0] for row in published] == ["resnet-56, cifar10, Learning-compression, published"] * 4
     assert [row[4] for row in published] == ["6.92", "6.67", "7.51", "8.21"]
-    assert ours[:6] == ("resnet-56, cifar10, secateur", "2", "50 + 50", "7.05 ± 0.07", "7.60 ± 0.14", "+0.55 ± 0.05")
-    assert ours[-1] == "40.0 kB ± 0.0 (85×)"
+    assert ours[:3] == ("resnet-56, cifar10, secateur", "2", "50 + 50, file + 2")
+    assert ours[3:6] == ("7.05 ± 0.07", "7.60 ± 0.14", "+0.55 ± 0.05")
+    assert ours[-2:] == ("40.0 kB ± 0.0 (85×)", f"{128 * 4 * STEPS / 3:,.0f}")
     [row] = curve_headline(tmp_path, (network,)).rows
     assert row[:3] == ("resnet-56, cifar10", "2", "7.05 ± 0.07 → 7.90 ± 0.00")
     assert row[-2:] == ("85×", "`secateur reproduce curve --networks resnet-56 --seeds 2`")

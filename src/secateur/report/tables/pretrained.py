@@ -113,12 +113,17 @@ def pruned_table(results: Path) -> Grid:
     if not rows:
         return Grid(title, header, ())
     images = f"{found[0]['images']:,}"
+    learned = {row["network"]: row["sources"] for row in found if "sources" in row}
+    sources = "".join(
+        f"{name} learned from {', '.join(f'{number:,} of {source}' for source, number in each.items())}. "
+        for name, each in learned.items()
+    )
     is_rounded = any(row["config"]["precision"] == "bf16" for row in found)
     precision = "All were evaluated in bfloat16, which moves a score by a few tenths. " if is_rounded else ""
     note = (
         "Each network learned from itself, as it was, on photographs without labels, while `Pruner` cut its weights "
         f"and then while a layer had few values; steps of {found[0]['config']['batch']}, one seed, one thread. "
-        f"{measured.get('remark', '')}What is "
+        f"{sources}{measured.get('remark', '')}What is "
         f"evaluated is the file, on the {images} pictures of the table above; as it was, on the same pictures, top-1 / "
         f"top-5: {', '.join(dense.values())}. Differences are paired; 95 % intervals. {precision}Zeros are counted "
         "among all weights. Speed: `compile_sparse` compared with the same network dense, one picture at a time. "
