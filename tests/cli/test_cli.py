@@ -23,6 +23,7 @@ import secateur
 from secateur.budget import Budget
 from secateur.cli import COMMANDS, load_command
 from secateur.cli.complaints import UsageError
+from secateur.cli.reproduce import Reproduce
 from secateur.cli.training import Compress
 from secateur.experiments import presets, reference
 from secateur.job import Coding, InputConfig
@@ -122,6 +123,7 @@ def _with_a_published_reference(monkeypatch):
         ("summary lenet-6", 'there is no network "lenet-6": did you mean "lenet-5"?'),
         ("reproduce table4", 'there is no table or figure "table4": did you mean "table'),
         ("reproduce rival --networks alexnet", "rival is run on MNIST, which alexnet does not take"),
+        ("reproduce curve --network resnet-20 --part dense", "--part is for alexnet-features: curve has no parts"),
         ("reproduce rival --data digits", "--data is for table1 and table2: rival is run on the paper's data"),
         ("reproduce table1 --data imagenett", 'there is no data set "imagenett": did you mean "imagenette"?'),
         ("reproduce table1 --networks lenet5", 'there is no network "lenet5": did you mean "lenet-5"?'),
@@ -690,3 +692,10 @@ def test_output_that_was_closed_is_no_failure():
     words = f'"{sys.executable}" -m secateur --version >&-'
     done = subprocess.run(["bash", "-c", words], stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_part_or_data_asks_for_one_seed_and_nothing_else_does():
+    assert len(Reproduce(what="alexnet-features").seeds_to_run) == 0
+    assert len(Reproduce(what="alexnet-features", part="dense").seeds_to_run) == 1
+    assert len(Reproduce(what="table1", data="digits").seeds_to_run) == 1
+    assert len(Reproduce(what="alexnet-features", part="dense", seeds=0).seeds_to_run) == 0

@@ -73,7 +73,7 @@ class Reproduce(Command):
     seeds: Annotated[
         int | None,
         optional("INT"),
-        Doc("seeds 0 to this, exclusive; 0: show what is published. 0 if not given, 1 with --data"),
+        Doc("seeds 0 to this, exclusive; 0: show what is published. 0 if not given, 1 with --data or --part"),
     ] = None
     part: Annotated[Part, Doc("what of alexnet-features to run, whose parts take ten minutes to half an hour")] = "all"
     workers: Annotated[int, Doc("runs at a time, one thread each; 1: in this process")] = 2
@@ -92,6 +92,8 @@ class Reproduce(Command):
                 data.require_known(self.data)
                 if self.what not in ("table1", "table2", "alexnet-features"):
                     raise ValueError(f"--data is for table1 and table2: {self.what} is run on the paper's data")
+            if self.part != "all" and self.what != "alexnet-features":
+                raise ValueError(f"--part is for alexnet-features: {self.what} has no parts")
             require_at_least(1, workers=self.workers)
             for network in self.networks:
                 networks.NETWORKS.find(network)
@@ -122,7 +124,8 @@ class Reproduce(Command):
     @property
     def seeds_to_run(self) -> range:
         """The seeds to run."""
-        return range(int(self.data is not None) if self.seeds is None else self.seeds)
+        is_asked_for = self.data is not None or self.part != "all"
+        return range(int(is_asked_for) if self.seeds is None else self.seeds)
 
     @property
     def places(self) -> Places:
