@@ -238,6 +238,17 @@ def test_a_cosine_schedule_goes_from_all_to_nothing(done, left):
     assert Recipe().rate_factor(done) == 1
 
 
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "step"])
+def test_rates_rise_from_zero_during_the_warmup(schedule):
+    recipe = Recipe(epochs=5, schedule=schedule, warmup=0.2)
+    assert [recipe.rate_factor(done) for done in (0, 0.05, 0.1, 0.2)] == pytest.approx([0, 0.25, 0.5, 1])
+
+
+def test_a_cosine_schedule_falls_from_the_end_of_the_warmup():
+    recipe = Recipe(schedule="cosine", warmup=0.2)
+    assert [recipe.rate_factor(done) for done in (0.6, 1)] == pytest.approx([0.5, 0])
+
+
 @given(epochs=st.integers(1, 100), every=st.integers(1, 30), steps=st.integers(1, 50), place=st.floats(0, 1))
 def test_a_step_schedule_is_constant_between_its_steps(epochs, every, steps, place):
     recipe = Recipe(epochs=epochs, schedule="step", step_epochs=every, step_factor=0.5)
@@ -285,6 +296,7 @@ def test_weights_broken_by_the_very_last_step_are_noticed(tmp_path):
         ("schedule", "'cosin'"),
         ("step_epochs", 0),
         ("step_factor", -0.1),
+        ("warmup", 1),
         ("bias_lr", -2),
     ],
 )

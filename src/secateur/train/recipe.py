@@ -27,6 +27,7 @@ class Recipe:
     )
     step_epochs: Annotated[int, Doc("epochs between two steps of the schedule step")] = 20
     step_factor: Annotated[float, Doc("what each of these steps multiplies learning rates by")] = 0.1
+    warmup: Annotated[float, Doc("share of each stage in which learning rates rise from zero")] = 0.0
     lambda_wd: Annotated[float, Doc("λ_wd, the weight of ‖W‖²")] = 1e-4
     decay_biases: Annotated[bool, Doc("let λ_wd act on biases too")] = False
     clip_norm: Annotated[float | None, Doc("clip the gradient of the weights to this norm")] = None
@@ -45,15 +46,18 @@ class Recipe:
             precision=("no", "bf16", "fp16"),
         )
         require_not_negative(lr=self.lr, bias_lr=self.bias_lr, lambda_wd=self.lambda_wd, step_factor=self.step_factor)
+        require_share(warmup=self.warmup)
         require_whole(epochs=self.epochs)
         require_whole(least=1, batch_size=self.batch_size, accumulate=self.accumulate, step_epochs=self.step_epochs)
         if self.clip_norm is not None and not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
             raise ValueError(f"clip_norm must be positive and finite, or None, got {self.clip_norm}")
 
     def rate_factor(self, progress: float) -> float:
-        """Return the share of the learning rate that is left after this share of the steps."""
+        """Return the share of the learning rate that steps take after this share of them."""
+        if progress < self.warmup:
+            return progress / self.warmup
         if self.schedule == "cosine":
-            return 0.5 * (1 + math.cos(math.pi * progress))
+            return 0.5 * (1 + math.cos(math.pi * (progress - self.warmup) / (1 - self.warmup)))
         if self.schedule == "step":
             return float(self.step_factor ** int(progress * self.epochs / self.step_epochs + _ROUNDING))
         return 1.0
