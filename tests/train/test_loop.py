@@ -374,6 +374,43 @@ def test_fp16_without_a_gpu_is_refused_in_one_sentence(tmp_path):
         train(tmp_path, precision="fp16")
 
 
+def test_a_step_that_overflows_in_fp16_leaves_no_trace():
+    weight = torch.nn.Parameter(torch.ones(1000))
+    recipe = Recipe(precision="fp16", optimizer="sgd", lr=0.1)
+    optimizer = loop._optimizer(recipe, [{"params": [weight], "lr": 0.1}], is_sharded=False)
+    scaler = torch.amp.GradScaler("cpu")
+    for factor in (math.inf, 3.0):
+        scaler.scale(factor * weight.sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert_close(weight.data, torch.full((1000,), 0.7))
+
+
+def test_a_network_trained_in_bf16_answers_in_float32_afterwards(tmp_path):
+    trained = train(tmp_path, model=mlp(), precision="bf16")
+    assert "forward" not in vars(trained)
+    assert "_original_forward" not in vars(trained)
+
+
+def test_a_forward_of_the_callers_own_is_kept(tmp_path):
+    model = mlp()
+    model.forward = own = partial(torch.nn.Sequential.forward, model)
+    assert train(tmp_path, model=model, precision="bf16").forward is own
+
+
+def test_an_error_that_is_no_number_ends_training_in_one_sentence(tmp_path):
+    stage = stage_of(mlp())
+    with pytest.raises(FloatingPointError, match=r"error on validation data is NaN after epoch 1 of stage \w+: check"):
+        fit(stage, Points(), seed=0, measure=lambda _: {"error": math.nan}, journal=journal(tmp_path))
+
+
+def test_a_training_that_is_asked_to_end_in_the_last_step_of_an_epoch_does_not_evaluate_first(tmp_path):
+    stage = stage_of(secateur.build_sibling(mlp()))
+    with pytest.raises(KeyboardInterrupt):
+        fit(stage, Points(), seed=0, measure=pytest.fail, journal=journal(tmp_path), observer=Asker(4))
+
+
 def test_trainings_of_one_process_may_have_different_precisions(tmp_path):
     networks = [train(tmp_path / name, precision=name).state_dict() for name in ("no", "bf16")]
     assert_close(*networks, rtol=0, atol=2e-2)

@@ -30,6 +30,7 @@ from secateur.train.parallel import (
     in_any_process,
     mean_over_processes,
     require_enough,
+    restore_forward_,
     sharded,
     share_buffers_,
 )
@@ -64,14 +65,18 @@ def fit(
         training = _Training(stage, source, task or Task(), seed, journal, termination)
         observer = observer or Silent()
         training.resume()
-        while training.progress.epoch < stage.recipe.epochs:
-            line = training.epoch(observer)
-            line |= measure(stage.model)
-            if training.is_main:
-                journal.append(line)
-                observer.epoch(line)
-                observer.network(line, stage.model)
-            training.end_epoch()
+        try:
+            while training.progress.epoch < stage.recipe.epochs:
+                line = training.epoch(observer)
+                line |= measure(stage.model)
+                _refuse_no_error(stage, line, training.progress.epoch)
+                if training.is_main:
+                    journal.append(line)
+                    observer.epoch(line)
+                    observer.network(line, stage.model)
+                training.end_epoch()
+        finally:
+            restore_forward_(stage.model)
         return training.progress.seconds
 
 
@@ -106,7 +111,7 @@ class _Training:
             decay_biases=recipe.decay_biases,
             bias_lr=recipe.bias_lr,
         )
-        optimizer = _optimizer(recipe, groups, is_fused=not self.is_sharded)
+        optimizer = _optimizer(recipe, groups, is_sharded=self.is_sharded)
         if self.is_sharded:
             self.prepared, self.optimizer = self.network, self.accelerator.prepare(optimizer)
         else:
@@ -189,8 +194,7 @@ class _Training:
                 stage.between(before + progress.step, total)
             if self.is_main:
                 observer.step(stage.name, before + progress.step, total)
-            if progress.step < self.steps:
-                self._save_within_epoch(generator)
+            self._save_within_epoch(generator)  # after the last step, too: what follows it may take minutes
         if progress.step != self.steps:
             raise ValueError(
                 f"epoch {progress.epoch + 1} brought {progress.step} steps instead of {self.steps}: data has changed"
@@ -278,8 +282,13 @@ def _set_random_states(generator: torch.Generator, states: dict[str, Tensor]) ->
         torch.cuda.set_rng_state(states["device"])
 
 
-def _optimizer(recipe: Recipe, groups: list[dict[str, Any]], *, is_fused: bool) -> torch.optim.Optimizer:
-    """Return the optimizer of a recipe; torch's fused SGD does not take shards."""
+def _optimizer(recipe: Recipe, groups: list[dict[str, Any]], *, is_sharded: bool) -> torch.optim.Optimizer:
+    """Return the optimizer of a recipe, fused where torch's fused one can be used.
+
+    It takes no shards. Where fp16 overflows it leaves gradients scaled, and if the first step does, momentum begins
+    with whatever is in memory (torch 2.13).
+    """
+    is_fused = not is_sharded and recipe.precision != "fp16"
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, momentum=0.9, fused=is_fused)
     return torch.optim.Adam(groups, fused=is_fused)
@@ -308,6 +317,12 @@ def _decay(groups: list[dict[str, Any]]) -> float:
 
 def _generator(seed: int, *place: object) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(repr((seed, *place)).encode()))
+
+
+def _refuse_no_error(stage: Stage, line: LogLine, epoch: int) -> None:
+    if math.isnan(line.get("error", 0.0)):
+        where = f"after epoch {epoch + 1} of stage {stage.name}"
+        raise FloatingPointError(f"the error on validation data is NaN {where}: check how it is measured")
 
 
 def _refuse_divergence(stage: Stage, loss: float, epoch: int) -> None:

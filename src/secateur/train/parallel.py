@@ -28,6 +28,18 @@ def accelerator_of(recipe: Recipe) -> Accelerator:
     return Accelerator(mixed_precision=recipe.precision, cpu=not torch.cuda.is_available())
 
 
+def restore_forward_(model: nn.Module) -> None:
+    """Remove the forward in mixed precision that Accelerate's preparation has given to a network.
+
+    So what was trained in bfloat16 is evaluated, copied and pruned in float32, like the file it is written to.
+    """
+    own = vars(model).pop("_original_forward", None)
+    if own is not None:
+        del model.forward
+        if getattr(own, "__func__", None) is not type(model).forward:
+            model.forward = own  # the caller's, of this one network
+
+
 def require_enough(samples: int, batch_size: int, processes: int) -> None:
     """Refuse processes that would have no sample in any step."""
     most = min(samples, batch_size)
