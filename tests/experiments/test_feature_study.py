@@ -78,15 +78,19 @@ def test_the_study_goes_from_features_to_the_whole_network_and_does_not_repeat_i
             "dense+budget+budget-3x",
             "han2015+few-values",
             "budget-whole",
+            "dense-whole",
         )
     ]
     assert list(run_feature_study(STUDY, small)) == []
     runs = [read(PublishedRun, path) for path in paths]
-    assert [len(run.result.layers) for run in runs] == [2, 2, 2, 2, 2, 2, 3]
-    assert [run.result.ratio for run in runs] == pytest.approx([1, 1, 2, 2, 3, 2, 2], rel=0.02)
+    assert [len(run.result.layers) for run in runs] == [2, 2, 2, 2, 2, 2, 3, 3]
+    assert [run.result.ratio for run in runs] == pytest.approx([1, 1, 2, 2, 3, 2, 2, 1], rel=0.02)
     assert all(run.test.images == 20 for run in runs)
     first, second = feature_tables(small.results, STUDY)
-    assert [row[0] for row in first.rows][-1] == "the whole network, pruned end to end"
+    assert [row[0] for row in first.rows][-2:] == [
+        "the whole network, dense, trained end to end",
+        "the whole network, pruned end to end",
+    ]
     assert len(second.rows) == 2 * 4 + 3  # of those that are pruned
     assert [row[0].rpartition(": ")[2] for row in second.rows[-3:]] == ["conv1", "fc6", "classifier.3.weight"]
 

@@ -2,9 +2,9 @@
 
 The convolutions are run once over the pictures, and fc6–fc8, which hold 96 % of the weights, are trained on what they
 answer: dense, to several budgets, and by Deep Compression. The layers of the first budget and the convolutions together
-are then trained for a short while on the pictures themselves, where the convolutions are pruned too. Pictures are
-enlarged to the size that the convolutions were trained on. Every run of linear layers leaves the whole network in a
-file as well, with the convolutions as they were.
+are then trained for a short while on the pictures themselves, where the convolutions are pruned too; so are the dense
+layers, without pruning, to compare with. Pictures are enlarged to the size that the convolutions were trained on. Every
+run of linear layers leaves the whole network in a file as well, with the convolutions as they were.
 """
 
 from __future__ import annotations
@@ -83,12 +83,15 @@ def run_feature_study(
             _save_whole(study, start, train.classes, directory)
             yield write(path, published)
     if part in ("all", "whole"):
-        directory = RunDirectory(places.runs / run_name(study.pruned_job(study.ratios[0])))
-        job = study.whole_job(_joined(start, directory))
-        path = whole_path(places.results, job)
-        if not path.exists():
-            finished = run(job, places.runs, data_root=places.data_root, resume=True, observer=observer)
-            yield write(path, to_publish(finished, places.data_root))
+        for layers, whole_job in (
+            (study.pruned_job(study.ratios[0]), study.whole_job),
+            (study.dense_job, study.dense_whole_job),
+        ):
+            path = whole_path(places.results, whole_job(Path()))
+            if not path.exists():
+                job = whole_job(_joined(start, RunDirectory(places.runs / run_name(layers))))
+                finished = run(job, places.runs, data_root=places.data_root, resume=True, observer=observer)
+                yield write(path, to_publish(finished, places.data_root))
 
 
 def convolutions_of(start: Start, classes: int, input_shape: Shape) -> tuple[Callable[[Tensor], Tensor], Shape]:

@@ -73,13 +73,18 @@ class FeatureStudy:
         return self.classifier_job(prune, FewValues(levels=32, quantize_epochs=1, quantize_lr=1e-4))
 
     def whole_job(self, start: Path) -> Job:
-        """Return the training of the whole network from the weights in a file."""
+        """Return the training of the whole network from the weights in a file, of which it prunes further ones."""
+        budget = Budgeted(budget=Budget(ratio=self.whole_ratio), fine_tune=0.0)
+        return replace(self.dense_whole_job(start), methods=(budget,))
+
+    def dense_whole_job(self, start: Path) -> Job:
+        """Return the same training without pruning, for the network that started with dense linear layers."""
         return Job(
             network=NETWORK,
             data=self.data,
             start=str(start),
             preset="general",
-            methods=(Budgeted(budget=Budget(ratio=self.whole_ratio), fine_tune=0.0),),
+            methods=(Dense(),),
             recipe=self.whole_recipe,
             inputs=InputConfig(input_shape=self.input_shape),
             seed=self.seed,
@@ -107,5 +112,6 @@ def feature_paths(results: Path, study: FeatureStudy) -> dict[str, Path]:
         f"fc6–fc8, pruned to {study.scratch_ratio:g}× from random weights": path(study.scratch_job),
         **{f"fc6–fc8, pruned to {ratio:g}×": path(study.pruned_job(ratio)) for ratio in sorted(study.ratios)},
         f"fc6–fc8, Deep Compression to {study.rival_ratio:g}×": path(study.rival_job),
+        "the whole network, dense, trained end to end": whole_path(results, study.dense_whole_job(Path())),
         "the whole network, pruned end to end": whole_path(results, study.whole_job(Path())),
     }

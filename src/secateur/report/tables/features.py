@@ -36,7 +36,7 @@ def feature_tables(results: Path, study: FeatureStudy) -> list[Grid]:
     rows = tuple(_row(name, run) for name, run in runs.items())
     note = (
         f"On the test pictures of {study.data}, seed {study.seed}. The linear layers are trained on features of the "
-        "pretrained convolutions, whose weights count in the last row and in the ratio of the whole network. "
+        "pretrained convolutions, whose weights count in the last two rows and in the ratio of the whole network. "
         "Layers that are not pruned from random weights continue the dense ones for as many epochs again, and from one "
         f"ratio to the next for {study.further_epochs}. Deep Compression continues the dense ones too, and its layers "
         "have 32 values."
