@@ -218,6 +218,16 @@ def test_vgg_16_for_cifar_normalises_after_every_convolution():
     assert kinds == 13 * [nn.Conv2d, nn.BatchNorm2d, nn.ReLU]
 
 
+def test_convolutions_of_vgg_16_for_cifar_begin_near_the_identity():
+    first, same, wider, *_ = (m.weight for m in build("vgg-16-cifar-quarter", 0).features if isinstance(m, nn.Conv2d))
+    for weight in (same, wider):
+        noise = (2 / (9 * len(weight))) ** 0.5
+        identity = nn.init.dirac_(torch.empty(16, 16, 3, 3))
+        assert (weight[:16] - identity).std().item() == pytest.approx(0.25 * noise, rel=0.1)
+        assert weight[16:].numel() == 0 or weight[16:].std().item() == pytest.approx(noise, rel=0.1)
+    assert first.std().item() == pytest.approx((2 / (9 * 16)) ** 0.5, rel=0.1)
+
+
 def test_squeezenet_has_as_many_weights_as_hans_compressed_one():
     layers = [layer for layer in on_meta("squeezenet").modules() if isinstance(layer, nn.Conv2d)]
     assert (len(layers), sum(layer.weight.numel() for layer in layers)) == (26, 1_244_448)

@@ -2,6 +2,7 @@
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from secateur.networks.network import Network, Shape
@@ -10,12 +11,16 @@ _SHAPE: Shape = (3, 32, 32)
 # The filters of each 3×3 convolution at full width, block by block; a pooling ends each block.
 _BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
 
+_NOISE = 0.25  # the share of the usual initial weights that is added to the identity
+
 
 class CifarVGG16(nn.Module):
     """The thirteen convolutions of VGG-16 with 1 / `divisor` of their filters, and a linear layer.
 
     Convolutions have no biases: the batch norm after each of them has one. Features of images larger than 32×32 are
     averaged before the linear layer.
+
+    Every convolution but the first begins near the identity: so deep a plain network learns sooner from there.
     """
 
     divisor: ClassVar[int]
@@ -35,15 +40,24 @@ class CifarVGG16(nn.Module):
         self.features = nn.Sequential(*features)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Linear(channels, classes)
-        for layer in self.modules():
-            if isinstance(layer, nn.Conv2d):
-                nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+        convolutions = [layer for layer in features if isinstance(layer, nn.Conv2d)]
+        for layer in convolutions:
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+        for layer in convolutions[1:]:
+            _begin_as_identity_(layer.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (images, channels, height, width), of at least 32×32 pixels, to logits (images, classes)."""
         x = self.avgpool(self.features(x))
         logits: Tensor = self.classifier(x.flatten(1))
         return logits
+
+
+def _begin_as_identity_(weight: Tensor) -> None:
+    """Let filter i of a convolution pass channel i on, in a part of its noise; further filters stay as they are."""
+    with torch.no_grad():
+        filters = weight[: weight.shape[1]]
+        filters.mul_(_NOISE).add_(nn.init.dirac_(torch.empty_like(filters)))
 
 
 class FullCifarVGG16(CifarVGG16):

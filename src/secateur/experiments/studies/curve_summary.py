@@ -35,7 +35,7 @@ CURVES: Mapping[str, Curve] = {
     "resnet-32": Curve(ratios={10: 40, 20: 25}),
     "resnet-56": Curve(ratios={10: 40, 20: 25}),
     "vgg-16-cifar-quarter": Curve(ratios={20: 30, 50: 30}, full_width="vgg-16-cifar"),
-    "vgg-16-cifar-half": Curve(ratios={20: 18, 50: 18}, full_width="vgg-16-cifar"),
+    "vgg-16-cifar-half": Curve(ratios={20: 15, 50: 15}, full_width="vgg-16-cifar"),
     "vgg-16-cifar": Curve(ratios={20: 18, 50: 18, 100: 18}),
     "alexnet": Curve(ratios={12: 8}, data="imagenette", preset="quick"),
 }
