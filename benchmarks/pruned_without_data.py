@@ -17,6 +17,8 @@ evaluated on them once, and a row that is in the results is not repeated.
 
 import argparse
 import copy
+import hashlib
+import io
 import itertools
 import json
 import math
@@ -85,6 +87,11 @@ def find_photographs(folders: Sequence[Path], number: int, leave_out: Sequence[P
     chosen = mixed[:number]
     draw.shuffle(chosen)
     return chosen
+
+
+def digest(paths: Iterable[Path]) -> str:
+    """Return a name for pictures."""
+    return hashlib.sha256("\n".join(map(str, paths)).encode()).hexdigest()[:8]
 
 
 def kept_array(path: Path, shape: tuple[int, ...], rows: Iterable[Tensor]) -> Tensor:
@@ -265,6 +272,15 @@ def answers(model: nn.Module, inputs: Iterator[Tensor], bf16: bool) -> Tensor:
     return torch.cat(found)
 
 
+def ranks_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the place of the right class in every row, 0 for the first; of equal logits the first counts as larger.
+
+    In bfloat16 many logits are equal, and would all be right otherwise.
+    """
+    own, is_before = logits.gather(1, labels[:, None]), torch.arange(logits.shape[1]) < labels[:, None]
+    return ((logits > own) | ((logits == own) & is_before)).sum(1)
+
+
 def paired(hits: Tensor, reference: Tensor) -> tuple[float, float]:
     """Return by how many points more often the first is right on the same pictures, and half of the 95 % interval."""
     difference = 100 * (hits.double() - reference.double())
@@ -286,8 +302,9 @@ class Study:
         paths = find_photographs([*folders.values()], options.number + HELD_OUT, leave_out)
         learned = paths[HELD_OUT:]
         self.sources = {name: sum(path.is_relative_to(folder) for path in learned) for name, folder in folders.items()}
-        options.work.mkdir(parents=True, exist_ok=True)
-        images = kept_array(options.work / "photographs.npy", (len(paths), 3, SIDE, SIDE), photographs(paths))
+        self.work = options.work / digest([*paths, *leave_out])  # what is kept belongs to these pictures
+        self.work.mkdir(parents=True, exist_ok=True)
+        images = kept_array(self.work / "photographs.npy", (len(paths), 3, SIDE, SIDE), photographs(paths))
         self.held_out, self.training = images[:HELD_OUT], images[HELD_OUT:]
         self.held_out_answers = self.answers(self.teacher, self.held_out)
 
@@ -313,15 +330,17 @@ class Study:
 
         They are kept in a file that grows while pictures are evaluated: an interrupted evaluation is continued.
         """
-        path, size = self.options.work / f"{name}.ranks.npy", self.preprocessing.size
-        array = self.options.work / f"{self.options.network}-pictures.npy"
+        path, size = self.work / f"{name}.ranks.npy", self.preprocessing.size
+        array = self.work / f"{self.options.network}-pictures.npy"
         images = kept_array(array, (len(self.tested), 3, size, size), centres(self.tested, self.preprocessing))
         ranks = torch.from_numpy(np.load(path)) if path.exists() else torch.zeros(0, dtype=torch.int64)
         while len(ranks) < len(images):
             part = slice(len(ranks), len(ranks) + PART)
             found, labels = self.answers(model, images[part]), torch.tensor([label for _, label in self.tested[part]])
-            ranks = torch.cat([ranks, (found > found.gather(1, labels[:, None])).sum(1)])
-            np.save(path, ranks.numpy())
+            ranks = torch.cat([ranks, ranks_of(found, labels)])
+            content = io.BytesIO()
+            np.save(content, ranks.numpy())
+            write_atomically(path, content.getvalue())
         return ranks
 
     def scores(self, model: nn.Module, name: str) -> dict[str, object]:
@@ -383,7 +402,7 @@ class Study:
         given = self.options
         config = {name: getattr(given, name) for name in SETTINGS}
         config |= {"photographs": len(self.training), "precision": "bf16" if given.bf16 else "float32"}
-        path = given.work / f"{given.network}-{100 * sparsity:g}-seed{seed}.cut"
+        path = self.work / f"{given.network}-{100 * sparsity:g}-seed{seed}.cut"
         notes = path.with_suffix(".json")
         row = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() and path.exists() else {}
         if row.get("config") != config:
@@ -411,7 +430,7 @@ def main() -> None:
         "--photographs", type=source, nargs="+", required=True, help="folders of pictures of any kind, or NAME=FOLDER"
     )
     parser.add_argument("--test", type=Path, required=True, help="a folder of pictures per class, named by its index")
-    parser.add_argument("--work", type=Path, required=True, help="where the photographs as an array and files are kept")
+    parser.add_argument("--work", type=Path, required=True, help="where arrays and files are kept")
     parser.add_argument("--sparsity", type=float, nargs="+", default=(0.5, 0.7))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--number", type=int, default=10_000, help="photographs to learn from, evenly from all folders")

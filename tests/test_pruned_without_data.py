@@ -23,6 +23,7 @@ import pruned_without_data
 from pruned_without_data import (
     centres,
     crops,
+    digest,
     distil,
     divergence,
     find_photographs,
@@ -31,6 +32,7 @@ from pruned_without_data import (
     photographs,
     prune,
     quantise,
+    ranks_of,
     sensitivities,
     source,
     with_grids,
@@ -190,9 +192,18 @@ def test_test_pictures_are_seen_as_the_network_sees_them(tmp_path):
     assert torch.equal(replace(preprocessing, short_side=32)(seen[None]), expected)
 
 
+@pytest.mark.parametrize(("label", "place"), [(0, 1), (1, 0), (2, 2), (3, 3)])
+def test_of_equal_logits_one_is_right(label, place):
+    assert ranks_of(torch.tensor([[1.0, 2.0, 1.0, 0.0]]), torch.tensor([label])).tolist() == [place]
+
+
+def test_other_pictures_have_another_place(tmp_path):
+    assert digest([Path("a"), Path("b")]) == digest([Path("a"), Path("b")]) != digest([Path("a"), Path("c")])
+
+
 def test_an_interrupted_evaluation_is_continued(tmp_path, monkeypatch):
     study = pruned_without_data.Study.__new__(pruned_without_data.Study)
-    study.options = Namespace(work=tmp_path, network="a", bf16=False)
+    study.options, study.work = Namespace(network="a", bf16=False), tmp_path
     study.preprocessing = Preprocessing(mean=(0.0,) * 3, std=(1.0,) * 3, size=2, short_side=2)
     study.tested = [(Path(), 2), (Path(), 0), (Path(), 1)]
     np.save(tmp_path / "a-pictures.npy", np.zeros((3, 3, 2, 2), np.uint8))
