@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import pytest
 import torch
@@ -119,6 +120,16 @@ def test_the_run_has_a_page_and_its_test_error(result):
 @pytest.mark.parametrize("command", ["report", "evaluate"])
 def test_commands_understand_the_run(result, command, capsys):
     assert main([command, str(result.path.parent)]) == 0
+
+
+def test_a_finished_run_is_tested_once_test_data_are_given(trained, tmp_path, monkeypatch):
+    compressed(trained, tmp_path / "run")
+    assert not (tmp_path / "run" / "test.json").exists()
+    monkeypatch.setattr(sys.modules["secateur.compress"], "carry_out", pytest.fail)
+    compressed(trained, tmp_path / "run", resume=True, test=VALIDATION)
+    assert (tmp_path / "run" / "test.json").exists()
+    monkeypatch.setattr(sys.modules["secateur.compress"], "_test", pytest.fail)
+    compressed(trained, tmp_path / "run", resume=True, test=VALIDATION)
 
 
 def test_without_test_data_evaluate_says_how_to_give_them(trained, tmp_path, capsys):

@@ -119,17 +119,22 @@ def compress(
     job.methods[0].check(model)
     place = RunDirectory(Path(directory) if directory else Path("runs") / _name(job, budget))
     console, described = Console(quiet=not progress), architecture or importable(model)
-    if is_finished(place, job, resume=resume):
+    is_done = is_finished(place, job, resume=resume)
+    is_tested, has_page = (is_done and path.exists() for path in (place.test, place.page))
+    if is_done and (is_tested or test is None) and (has_page or not page):
         return Compressed(load(place.file, copied(model)).eval(), place.file, place.read_result())
     start = data.evaluate(model).error
     is_trained = not start >= _NO_BETTER * data.guessing_error
-    with Watcher(console) as watcher:
-        if not is_trained:
-            watcher.note(f"the network has a validation error of {start:.1f} % as given: it is trained from scratch")
-        carry_out(job, place, copied(model), data, architecture=described, is_trained=is_trained, observer=watcher)
+    if not is_done:
+        with Watcher(console) as watcher:
+            if not is_trained:
+                watcher.note(
+                    f"the network has a validation error of {start:.1f} % as given: it is trained from scratch"
+                )
+            carry_out(job, place, copied(model), data, architecture=described, is_trained=is_trained, observer=watcher)
     finished = load(place.file, copied(model)).eval()
     if is_main_process():
-        if test is not None:
+        if test is not None and not is_tested:
             _test(place, model if is_trained else None, finished, data, test)
         if page:
             _leave_page(console, place, finished, data)
