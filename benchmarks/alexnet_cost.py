@@ -1,11 +1,11 @@
 """What does the paper's AlexNet run on ImageNet cost? Steps, images per second here and, on paper, on 8 and 64 GPUs.
 
 Here: CPU seconds of one thread, so that other work on the machine does not count, as medians of plain and sibling in
-turns. On paper: a step takes the FLOPs of its images (forward,
-and twice that backward), shared by the GPUs at an assumed speed, times the measured overhead of the sibling; then the
-gradients are all-reduced in a ring, of which nothing is hidden behind the backward pass. The batch of the paper's
-recipe stays as it is, so that many GPUs wait for each other most of the time; and the pictures have to be read at that
-pace.
+turns; a step of the paper's 128 images counts as four of 32. On paper: a step takes the FLOPs of its images (forward,
+and twice that backward), shared by the GPUs at an assumed speed; then, on every GPU, the time to move the weights and
+what belongs to them through memory for θ and the optimizer; then the gradients are all-reduced in a ring, of which
+nothing is hidden behind the backward pass. The batch of the paper's recipe stays as it is, so that many GPUs wait for
+each other most of the time; and the pictures have to be read at that pace.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ TRAINING_IMAGES = 1_281_167 - 5_000  # without those for validation
 FLOPS_PER_SECOND = 312e12  # of one GPU in bf16, as an A100's data sheet says
 UTILISATION = 0.3
 BANDWIDTH = {8: 300e9, 64: 25e9}  # bytes a second out of each GPU: NVLink inside one machine, 200 Gb/s between machines
+MEMORY_BANDWIDTH = 1.555e12  # bytes a second of one GPU, as the same data sheet says
+# Of all weights in a step: θ reads them and writes what the layers read; its derivatives read weights and gradients and
+# write gradients; SGD reads weights, gradients and momentum, and writes weights and momentum.
+MEMORY_PASSES = 2 + 3 + 5
 BATCH = 32  # of the steps that are measured
 WARMUP = 3  # steps, after which no more memory is taken from the system
 
@@ -52,7 +56,7 @@ def main() -> None:
     for name, seconds, exchange in (
         ("one thread here, plain", steps_here * plain, 0.0),
         ("one thread here, sibling", steps_here * with_thresholds, 0.0),
-        *(on_paper(flops * recipe.batch_size, reduced, gpus, overhead) for gpus in BANDWIDTH),
+        *(on_paper(flops * recipe.batch_size, reduced, gpus) for gpus in BANDWIDTH),
     ):
         rows[name] = {
             "step_ms": 1e3 * seconds,
@@ -69,6 +73,8 @@ def main() -> None:
         "sibling_over_plain": overhead,
         "gpu_flops_per_second": FLOPS_PER_SECOND,
         "utilisation": UTILISATION,
+        "memory_bytes_per_second": MEMORY_BANDWIDTH,
+        "memory_passes": MEMORY_PASSES,
         "bandwidth_bytes_per_second": {str(gpus): speed for gpus, speed in BANDWIDTH.items()},
         "torch": torch.__version__,
         "machine": platform.machine(),
@@ -105,11 +111,12 @@ def step_seconds(turns: int) -> tuple[float, float, float]:
     return plain, sibling, statistics.median(second / first for first, second in pairs)
 
 
-def on_paper(flops: float, reduced: int, gpus: int, overhead: float) -> tuple[str, float, float]:
+def on_paper(flops: float, reduced: int, gpus: int) -> tuple[str, float, float]:
     """Return the seconds of a step on GPUs, and the part of them that gradients take to be all-reduced."""
-    compute = flops / gpus / (UTILISATION * FLOPS_PER_SECOND) * overhead
+    compute = flops / gpus / (UTILISATION * FLOPS_PER_SECOND)
+    memory = MEMORY_PASSES * reduced / MEMORY_BANDWIDTH
     exchange = 2 * (gpus - 1) / gpus * reduced / BANDWIDTH[gpus]
-    return f"{gpus} GPUs, on paper", compute + exchange, exchange
+    return f"{gpus} GPUs, on paper", compute + memory + exchange, exchange
 
 
 if __name__ == "__main__":

@@ -287,6 +287,8 @@ def test_alexnets_thresholds_and_cost_are_shown_as_they_were_measured(tmp_path):
         "sibling_over_plain": 1.05,
         "gpu_flops_per_second": 312e12,
         "utilisation": 0.3,
+        "memory_bytes_per_second": 1.555e12,
+        "memory_passes": 10,
         "bandwidth_bytes_per_second": {"8": 300e9},
     }
     (tmp_path / "benchmarks" / "alexnet_cost.json").write_text(json.dumps(content))

@@ -67,7 +67,7 @@ class Reproduce(Command):
         "lenet-5",
     )
     data: Annotated[
-        str | None, optional("STR"), Doc("the data set of table1 and table2, instead of the one that the paper has")
+        str | None, optional("STR"), Doc("the data set of table1, table2 or alexnet-features, instead of the usual one")
     ] = None
     preset: Annotated[str, Doc("the settings to run")] = "paper"
     seeds: Annotated[
@@ -91,9 +91,11 @@ class Reproduce(Command):
             if self.data is not None:
                 data.require_known(self.data)
                 if self.what not in ("table1", "table2", "alexnet-features"):
-                    raise ValueError(f"--data is for table1 and table2: {self.what} is run on the paper's data")
+                    raise ValueError(f"--data is for table1, table2 and alexnet-features, not for {self.what}")
             if self.part != "all" and self.what != "alexnet-features":
                 raise ValueError(f"--part is for alexnet-features: {self.what} has no parts")
+            if self.what == "alexnet-features" and (self.seeds or 0) > 1:
+                raise ValueError(f"alexnet-features is run with one seed: --seeds 1, not {self.seeds}")
             require_at_least(1, workers=self.workers)
             for network in self.networks:
                 networks.NETWORKS.find(network)

@@ -84,9 +84,10 @@ def alexnet_cost_table(results: Path) -> Grid:
     gflop, peak = found["training_flops_per_image"] / 1e9, found["gpu_flops_per_second"] / 1e12
     note = (
         f"{found['steps']:,} steps of {found['batch_size']} images ({found['epochs']} epochs), for the pruned network "
-        "and again for the dense one. Here: measured, one thread, float32. On paper: "
+        "and again for the dense one. Here: measured with 32 images, one thread, float32. On paper: "
         f"{gflop:.2f} GFLOP an image forward and backward, at {found['utilisation']:.0%} of {peak:g} TFLOP/s a GPU, "
-        f"times the {found['sibling_over_plain']:.2f} that the sibling takes here; gradients of "
+        f"{found['memory_passes']} passes over the weights and their like for θ and SGD at "
+        f"{found['memory_bytes_per_second'] / 1e9:,.0f} GB/s; gradients of "
         f"{found['all_reduced_bytes'] / 1e6:.0f} MB are all-reduced in a ring at {' and '.join(speeds)} after the "
         "backward pass. Pictures have to be read at that pace."
     )
