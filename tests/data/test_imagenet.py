@@ -2,6 +2,7 @@
 
 import gzip
 import shutil
+import tarfile
 
 import pytest
 import torch
@@ -232,6 +233,25 @@ def test_a_shard_that_ends_early_is_named(tmp_path, kept):
     end = len(content.rstrip(b"\0")) // 512 * 512 + 512
     shard.write_bytes(content[:end] if kept == "no end" else content[: int(kept * end)])
     with pytest.raises(DataError, match=r"shard-000001.tar ends early, after \d+ samples: copy it again"):
+        imagenette(root)
+
+
+@pytest.mark.parametrize("damage", ["one bit of a header", "a header of zeros", "two archives"])
+def test_a_shard_damaged_in_its_middle_is_named(tmp_path, damage):
+    root = write_shards(tmp_path, 10)
+    shard = root / "train" / "shard-000001.tar"
+    content = bytearray(shard.read_bytes())
+    with tarfile.open(shard) as archive:
+        header = archive.getmembers()[20].offset
+    if damage == "one bit of a header":
+        content[header + 3] ^= 1
+    elif damage == "a header of zeros":
+        content[header : header + 512] = bytes(512)
+    else:
+        header = len(content.rstrip(b"\0")) // 512 * 512 + 512
+        content *= 2
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match=f"shard-000001.tar is damaged at byte {header:,}, or several archives in one"):
         imagenette(root)
 
 

@@ -17,6 +17,7 @@ from secateur.data.pictures import printable
 from secateur.data.streams import Place
 
 _BLOCK_BYTES = 512
+_PIECE_BYTES = 1 << 20  # of the zeros at the end of an archive, read at a time
 
 
 class _Sample(NamedTuple):
@@ -52,7 +53,7 @@ def _label(sample: _Sample, shard: Path, classes: int) -> int:
 
 
 def _samples(shard: Path) -> Iterator[_Sample]:
-    """Yield the samples of a shard; a DataError says that it is none or ends early."""
+    """Yield the samples of a shard; a DataError says that it is none, ends early or is damaged."""
     sample, count = _Sample(""), 0
     try:
         with tarfile.open(shard, "r:") as archive:
@@ -71,23 +72,29 @@ def _samples(shard: Path) -> Iterator[_Sample]:
                     sample = sample._replace(label=content.read())
                 elif is_picture(name):
                     sample = sample._replace(picture=member)
-        is_whole = _ends_with_zeros(shard)
     except tarfile.ReadError as error:
         if count == 0:
             raise DataError(
                 f"{printable(shard)} is not a tar archive, or a compressed one: unpack it ({error})"
             ) from None
-        is_whole = False
     except OSError as error:
         raise DataError(f"{printable(shard)} cannot be read: {error.strerror or error}") from error
-    if not is_whole:
-        raise DataError(f"{printable(shard)} ends early, after {count:,} samples: copy it again")
+    _require_end(shard, archive.offset, count)
     yield sample
 
 
-def _ends_with_zeros(shard: Path) -> bool:
-    """Return whether an archive has its end: two blocks of zeros."""
+def _require_end(shard: Path, offset: int, count: int) -> None:
+    """Raise a DataError unless an archive ends at an offset: with two blocks of zeros or more, and nothing else.
+
+    tarfile stops at a damaged header as it does at the end, without an error.
+    """
     with shard.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 2 * _BLOCK_BYTES))
-        return not any(file.read())
+        if file.seek(0, os.SEEK_END) < offset + 2 * _BLOCK_BYTES:
+            raise DataError(f"{printable(shard)} ends early, after {count:,} samples: copy it again")
+        file.seek(offset)
+        while piece := file.read(_PIECE_BYTES):
+            if any(piece):
+                remedy = "copy it again, or keep each archive in a file of its own"
+                raise DataError(
+                    f"{printable(shard)} is damaged at byte {offset:,}, or several archives in one: {remedy}"
+                )
