@@ -269,6 +269,25 @@ def test_a_sample_without_a_label_is_named(tmp_path, files, complaint):
         imagenette(tmp_path)
 
 
+@pytest.mark.parametrize("layout", ["folders", "flat"])
+def test_published_archives_next_to_what_was_unpacked_from_them_are_ignored(tmp_path, layout):
+    root = write_folders(tmp_path, TEN)
+    if layout == "flat":
+        shutil.rmtree(root / "val")
+        rows = [f"{name}\t{TEN[3]}\n" for name in write_flat_val(root, 10)]
+        (root / "val" / "val_annotations.txt").write_text("".join(rows))
+    for folder in (root, root / "train", root / "val"):
+        write_shard(folder / "ILSVRC2012_img_train.tar", [(TEN[0], {"tar": bytes(1024)})])
+        write_shard(folder / "ILSVRC2012_img_val.tar", [("ILSVRC2012_val_00000001", {"JPEG": PICTURES[0]})])
+    assert [len(imagenette(root, split)) for split in ("train", "test")] == [20, 10]
+
+
+def test_an_archive_without_pictures_and_labels_is_named(tmp_path):
+    write_shard(tmp_path / "ILSVRC2012_img_train.tar", [(TEN[0], {"tar": bytes(1024)})])
+    with pytest.raises(DataError, match=r"img_train.tar has no picture KEY.jpg with a label KEY.cls: unpack it if it"):
+        imagenette(tmp_path)
+
+
 def test_a_shard_that_is_compressed_or_no_archive_is_named(tmp_path):
     shard = write_shard(tmp_path / "train" / "a.tar", samples([1, 2]))
     shard.write_bytes(gzip.compress(shard.read_bytes()))

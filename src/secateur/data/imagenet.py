@@ -93,14 +93,19 @@ class SynsetPictures:
     def _find_in(self, place: Path, split: Split) -> list[Picture] | None:
         """Return the pictures of one part in a folder, or None if there is nothing like it."""
         part = place / ("train" if split == "train" else "val")
-        shards = [*part.glob("*.tar"), *place.glob(f"*{part.name}*.tar")]
-        if shards:
-            return pictures_in(sorted(shards), self.classes)
+        if part.is_dir():
+            # First, because the archives that it was unpacked from, which are no shards, may still lie next to it.
+            folders = {name: path for name, path in folders_in(part).items() if name in self.synsets}
+            files = _flat_files(part) if split == "test" and not folders else []
+        else:
+            folders, files = {}, []
+        shards = sorted([*part.glob("*.tar"), *place.glob(f"*{part.name}*.tar")])
+        if shards and not folders and not files:
+            return pictures_in(shards, self.classes)
         if not part.is_dir():
             return None
-        folders = {name: path for name, path in folders_in(part).items() if name in self.synsets}
         if not folders and split == "test":
-            return self._flat(part)
+            return self._flat(part, files)
         lacking = [synset for synset in self.synsets if synset not in folders]
         if lacking:
             raise self._missing(
@@ -108,10 +113,8 @@ class SynsetPictures:
             )
         return pictures_of(tuple(self.synsets), folders)
 
-    def _flat(self, part: Path) -> list[Picture]:
+    def _flat(self, part: Path, files: list[Path]) -> list[Picture]:
         """Return pictures that lie in one folder, with labels from a file."""
-        folder = part / "images" if (part / "images").is_dir() else part
-        files = sorted(path for path in folder.iterdir() if is_picture(path.name))
         if not files:
             raise self._missing(part, "it has no pictures")
         synset_of = _synsets_of_files(part, files)
@@ -137,6 +140,12 @@ class SynsetPictures:
             f"shards in train and val ({size}), but {found}: get it from {self.home}, and give its folder with "
             "--data-root; for other classes, give the folder with --data"
         )
+
+
+def _flat_files(part: Path) -> list[Path]:
+    """Return the pictures that lie in one folder, sorted."""
+    folder = part / "images" if (part / "images").is_dir() else part
+    return sorted(path for path in folder.iterdir() if is_picture(path.name))
 
 
 def _synsets_of_files(part: Path, files: list[Path]) -> dict[str, str] | None:

@@ -39,6 +39,10 @@ def pictures_in(shards: Sequence[Path], classes: Sequence[str]) -> list[Picture]
             place = Place(str(shard), sample.picture.offset_data, sample.picture.size)
             name = sample.picture.name.rpartition("/")[2]
             found.append(Picture(name_hash(classes[label], name), label, place, name))
+    if not found:
+        raise DataError(
+            f"{printable(shards[0])} has no picture KEY.jpg with a label KEY.cls: unpack it if it is not a shard"
+        )
     return found
 
 
