@@ -76,17 +76,25 @@ def test_the_order_mixes_the_classes(tmp_path):
 @pytest.mark.parametrize("name", ["test", "val"])
 def test_folders_of_parts_are_taken_as_they_are(tmp_path, name):
     fill(tmp_path / "train", 5)
-    fill(tmp_path / name, 2, classes="ac")  # a class may be missing there
+    fill(tmp_path / name, 2)
     train, test = (load_folder(tmp_path, split, SHAPE) for split in ("train", "test"))
     assert sorted(levels(train)) == sorted(60 * label + number for label in range(3) for number in range(5))
     assert test.classes == ("a", "b", "c")
-    assert sorted(test.labels.tolist()) == [0, 0, 2, 2]
+    assert sorted(test.labels.tolist()) == [0, 0, 1, 1, 2, 2]
 
 
 def test_test_is_preferred_to_val(tmp_path):
     for name, count in (("train", 5), ("val", 3), ("test", 2)):
         fill(tmp_path / name, count)
     assert len(load_folder(tmp_path, "test", SHAPE)) == 6
+
+
+@pytest.mark.parametrize("place", ["0.png", "images/0.png"])
+def test_val_is_taken_if_test_has_no_labels(tmp_path, place):
+    for name, count in (("train", 5), ("val", 3)):
+        fill(tmp_path / name, count)
+    picture(tmp_path / "test" / place)
+    assert len(load_folder(tmp_path, "test", SHAPE)) == 9
 
 
 def test_a_class_may_be_called_train(tmp_path):
@@ -181,6 +189,13 @@ def broken(tmp_path: Path, name: str) -> Path:
     elif name == "stranger":
         fill(root / "train", 2)
         fill(root / "test", 2, classes="abd")
+    elif name == "lacking":
+        fill(root / "train", 2)
+        fill(root / "val", 2, classes="ac")
+    elif name == "no labels":
+        fill(root / "train", 2)
+        picture(root / "test" / "images" / "0.png")
+        picture(root / "val" / "images" / "0.png")
     elif name == "no training":
         (root / "train").mkdir()
         fill(root / "test", 2)
@@ -200,6 +215,12 @@ def broken(tmp_path: Path, name: str) -> Path:
         ("wide loop", "train", "wide loop/b/up is a link to a folder that contains it"),
         ("no test", "test", "no test has a folder train but neither test nor val: add one"),
         ("stranger", "test", 'stranger/test has a class "d", which .*/train does not have: add it there'),
+        ("lacking", "test", 'lacking/val has no class "b", which .*/train has: add it there'),
+        (
+            "no labels",
+            "test",
+            'no labels/test has none of the classes of .*/train, such as "a": put the pictures of each',
+        ),
         ("no training", "train", "no training/train is empty"),
     ],
 )
