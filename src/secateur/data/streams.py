@@ -8,7 +8,7 @@ import signal
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -56,7 +56,8 @@ class PictureStream:
 
     A picture that cannot be read is replaced by the next one that can, with that one's label, and a warning names it.
     A share of `most_unreadable`, at least one picture unless it is 0, may be unreadable; more raise a DataError.
-    `processes` read ahead in `read`; without a number, one for each core that there is for this process.
+    `processes` read ahead in `read`; without a number, one for each core that there is for this process. `first` is the
+    number of the first picture in the set that this is a part of: how a picture is cut depends on its number there.
     """
 
     places: Sequence[Place]
@@ -66,6 +67,7 @@ class PictureStream:
     crop: CropKind | None = "centre"
     most_unreadable: float = UNREADABLE
     processes: int | None = None
+    first: int = 0
     _faults: dict[int, str] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
@@ -87,13 +89,18 @@ class PictureStream:
     def read(self, batches: Sequence[Tensor], seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches of pictures and labels by their indices; other processes read them ahead.
 
-        A seed varies the pictures at random, each by the seed and its index alone.
+        A seed varies the pictures at random, each by the seed and its number in the set alone.
         """
         reader = _Reader(self.shape, self.crop)
         for used, pixels, faults in self._results(reader, batches, seed):
             for position, reason in faults.items():
                 used[position] = self._replace(pixels[position], used[position], reason, seed, reader)
             yield pixels, self.labels[torch.tensor(used, dtype=torch.int64)]
+
+    def split(self, at: int) -> tuple[PictureStream, PictureStream]:
+        """Return the pictures before an index and those from it on; neither part replaces a picture by the other's."""
+        before = replace(self, places=self.places[:at], labels=self.labels[:at])
+        return before, replace(self, places=self.places[at:], labels=self.labels[at:], first=self.first + at)
 
     def read_all(self) -> ImageSet:
         """Read all pictures into memory; unreadable ones are left out, with a warning."""
@@ -177,7 +184,7 @@ class _Task(NamedTuple):
 
 
 def _task(stream: PictureStream, index: int, seed: int | None) -> _Task:
-    return _Task(stream.places[index], None if seed is None else (seed << 40) + index)
+    return _Task(stream.places[index], None if seed is None else (seed << 40) + stream.first + index)
 
 
 _Read = tuple[Tensor, dict[int, str]]  # pixels, and why some of them could not be read

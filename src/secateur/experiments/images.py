@@ -43,8 +43,9 @@ class JobImages:
     @property
     def faults(self) -> dict[str, list[str]]:
         """What the log says about pictures that could not be read so far: nothing if there are none."""
-        stream = data.stream_of(self.training.images)
-        return {"unreadable": list(stream.unreadable)} if stream is not None and stream.unreadable else {}
+        streams = map(data.stream_of, (self.training.images, self.validation.images))
+        reasons = [reason for stream in streams if stream is not None for reason in stream.unreadable]
+        return {"unreadable": reasons} if reasons else {}
 
     @property
     def guessing_error(self) -> float:
