@@ -55,12 +55,14 @@ class Images(Protocol):
 class ImageSet:
     """Images (images, channels, height, width) of uint8 with labels (images,) of int64, in memory.
 
-    Without names, the classes are called by their numbers, up to the largest label.
+    Without names, the classes are called by their numbers, up to the largest label. `unreadable` says why images were
+    left out that could not be read, one sentence each.
     """
 
     images: Tensor
     labels: Tensor
     classes: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
@@ -138,6 +140,13 @@ class Stream(Images, Protocol):
     def split(self, at: int) -> tuple[Stream, Stream]:
         """Return the images before an index and those from it on, which are read as they are in the whole stream."""
         ...
+
+
+def unreadable_of(images: Images) -> tuple[str, ...]:
+    """Return what is wrong with those of a whole set's images that could not be read so far, one sentence each."""
+    while isinstance(images, Subset):
+        images = images.whole
+    return images.unreadable if isinstance(images, ImageSet | Stream) else ()
 
 
 def stream_of(images: Images) -> Stream | None:

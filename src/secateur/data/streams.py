@@ -116,7 +116,9 @@ class PictureStream:
         require_few(reasons, len(self), self.most_unreadable)
         for reason in reasons:
             warnings.warn(f"a picture is left out: {reason}", stacklevel=4)
-        return ImageSet(pixels[is_readable] if reasons else pixels, self.labels[is_readable], self.classes)
+        return ImageSet(
+            pixels[is_readable] if reasons else pixels, self.labels[is_readable], self.classes, tuple(reasons)
+        )
 
     def _results(
         self, reader: _Reader, batches: Sequence[Tensor], seed: int | None = None

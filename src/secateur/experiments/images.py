@@ -43,9 +43,9 @@ class JobImages:
     @property
     def faults(self) -> dict[str, list[str]]:
         """What the log says about pictures that could not be read so far: nothing if there are none."""
-        streams = map(data.stream_of, (self.training.images, self.validation.images))
-        reasons = [reason for stream in streams if stream is not None for reason in stream.unreadable]
-        return {"unreadable": reasons} if reasons else {}
+        parts = (self.training.images, self.validation.images)
+        reasons = dict.fromkeys(reason for images in parts for reason in data.unreadable_of(images))
+        return {"unreadable": list(reasons)} if reasons else {}
 
     @property
     def guessing_error(self) -> float:
