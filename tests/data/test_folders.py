@@ -264,7 +264,7 @@ def damaged(folder: Path, names: list[str]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["text", "nothing", "dangling", "endless", "cut"])
+@pytest.mark.parametrize("kind", ["text", "nothing", "dangling", "endless", "cut", "pipe", "huge"])
 def test_one_unreadable_picture_is_left_out_with_its_name(tmp_path, kind):
     fill(tmp_path / "train", 4)
     bad = tmp_path / "train" / "b" / "bad.png"
@@ -273,9 +273,14 @@ def test_one_unreadable_picture_is_left_out_with_its_name(tmp_path, kind):
         bad.symlink_to(tmp_path / "nowhere.png")
     elif kind == "endless":
         bad.symlink_to(bad)
+    elif kind == "pipe":
+        os.mkfifo(bad)
+    elif kind == "huge":
+        bad.touch()
+        os.truncate(bad, 1 << 42)
     else:
         bad.write_bytes({"text": b"text", "nothing": b"", "cut": content[:-30]}[kind])
-    with pytest.warns(UserWarning, match=r"^a picture is left out: .*b/bad.png (is|cannot be read: )"):
+    with pytest.warns(UserWarning, match=r"^a picture is left out: .*b/bad.png (is|has|cannot be read: )"):
         images = load_folder(tmp_path, "train", SHAPE)
     assert images.labels.bincount().tolist() == [4, 4, 4]
     assert [level // 60 for level in levels(images)] == images.labels.tolist()
@@ -374,6 +379,7 @@ def test_pictures_of_one_size_have_a_common_size(tmp_path):
         for number in range(6):
             picture(tmp_path / "train" / name / f"{number}.png", size=(5, 7))
     (tmp_path / "train" / "a" / "broken.png").write_bytes(b"no picture")
+    os.mkfifo(tmp_path / "train" / "a" / "pipe.png")
     assert classes_of(tmp_path) == ("a", "b")
     assert common_size(tmp_path) == (5, 7)
     turned = Image.Exif()

@@ -260,6 +260,7 @@ def test_a_shard_damaged_in_its_middle_is_named(tmp_path, damage):
     [
         ({"jpg": PICTURES[0]}, r"000000 has a picture but no label: a shard needs a file 000000.cls"),
         ({"jpg": PICTURES[0], "cls": b"ten"}, r"000000.cls must be a number from 0 to 9, got 'ten'"),
+        ({"jpg": PICTURES[0], "cls": b"1" * 5000}, r"must be a number from 0 to 9, got '1{40}'"),
         ({"jpg": PICTURES[0], "cls": b"10"}, r"must be a number from 0 to 9, got '10'"),
     ],
 )

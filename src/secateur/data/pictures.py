@@ -126,6 +126,8 @@ def picture_size(path: Path) -> tuple[int, int] | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
+            if not path.is_file():  # opening a pipe waits for ever
+                return None
             with Image.open(path, formats=tuple(_FORMATS)) as opened:
                 width, height = opened.size
                 is_turned = opened.getexif().get(_ORIENTATION) in _ON_ITS_SIDE

@@ -17,6 +17,7 @@ from secateur.data.pictures import printable
 from secateur.data.streams import Place
 
 _BLOCK_BYTES = 512
+_MOST_LABEL = 40  # bytes
 _PIECE_BYTES = 1 << 20  # of the zeros at the end of an archive, read at a time
 
 
@@ -51,8 +52,8 @@ def _label(sample: _Sample, shard: Path, classes: int) -> int:
     if sample.label is None:
         raise DataError(f"{where} has a picture but no label: a shard needs a file {sample.key}.cls with a number")
     text = sample.label.decode("ascii", "replace").strip()
-    if not text.isdecimal() or int(text) >= classes:
-        raise DataError(f"{where}.cls must be a number from 0 to {classes - 1}, got {text[:40]!r}")
+    if len(sample.label) > _MOST_LABEL or not text.isdecimal() or int(text) >= classes:
+        raise DataError(f"{where}.cls must be a number from 0 to {classes - 1}, got {text[:_MOST_LABEL]!r}")
     return int(text)
 
 
@@ -73,7 +74,7 @@ def _samples(shard: Path) -> Iterator[_Sample]:
                 if suffix == "cls":
                     content = archive.extractfile(member)
                     assert content is not None
-                    sample = sample._replace(label=content.read())
+                    sample = sample._replace(label=content.read(_MOST_LABEL + 1))
                 elif is_picture(name):
                     sample = sample._replace(picture=member)
     except tarfile.ReadError as error:

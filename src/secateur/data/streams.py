@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import stat
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from secateur.data.images import DataError, ImageSet, Shape
 from secateur.data.pictures import printable, read_picture
 
 UNREADABLE = 0.001  # the share of pictures that may be unreadable, one in any case
+_MOST_BYTES = 1 << 30  # of one picture
 _FEWEST_FOR_PROCESSES = 200  # pictures: fewer are read before the processes have started
 _MOST_PROCESSES = 16
 _PICTURES_AT_A_TIME = 64  # where all of a set are read
@@ -41,6 +43,12 @@ class Place(NamedTuple):
     def read(self) -> bytes:
         """Return the bytes; a DataError says why there are none."""
         try:
+            status = os.stat(self.path)  # noqa: PTH116  (as below; before opening, which waits for ever at a pipe)
+            if not stat.S_ISREG(status.st_mode):
+                raise DataError(f"{self} is not a regular file: remove it")
+            size = status.st_size - self.offset if self.size < 0 else self.size
+            if size > _MOST_BYTES:
+                raise DataError(f"{self} has {size:,} bytes, more than the {_MOST_BYTES:,} that are read: remove it")
             with open(self.path, "rb") as file:  # noqa: PTH123  (a million Path objects take half a gigabyte)
                 file.seek(self.offset)
                 return file.read(self.size)
