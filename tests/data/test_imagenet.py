@@ -106,6 +106,13 @@ def test_files_can_be_left_out_by_name_whatever_their_format(tmp_path):
         load("digits", "train", leave_out=some)
 
 
+def test_a_set_of_which_all_is_left_out_is_refused(tmp_path):
+    write_folders(tmp_path, TEN)
+    for crop in ("centre", "alexnet"):
+        with pytest.raises(DataError, match="none of 20 pictures is left: `leave_out` names all of them"):
+            imagenette(tmp_path, crop=crop, leave_out=[path.name for path in tmp_path.rglob("*.JPEG")])
+
+
 # Crops
 
 

@@ -115,6 +115,8 @@ def images_of(
     """Return pictures as images in the order of their hashes: in memory if they fit, or as a stream."""
     unwanted = {Path(name).stem for name in leave_out}
     kept = sorted(picture for picture in pictures if not unwanted or Path(picture.name).stem not in unwanted)
+    if not kept:
+        raise DataError(f"none of {len(pictures):,} pictures is left: `leave_out` names all of them, so shorten it")
     labels = torch.tensor([picture.label for picture in kept], dtype=torch.int64)
     stream = PictureStream([picture.place for picture in kept], labels, classes, shape, crop, most_unreadable)
     is_small = len(kept) * math.prod(shape) <= memory_bytes
