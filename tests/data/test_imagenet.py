@@ -191,6 +191,47 @@ def test_flat_pictures_without_labels_are_one_sentence(tmp_path):
         imagenette(tmp_path, "test")
 
 
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"a,b\n1,2\n", "LOC_val_solution.csv has the columns a, b instead of ImageId and PredictionString: download"),
+        (b"", "LOC_val_solution.csv has the columns none instead of ImageId"),
+        (b"ImageId,PredictionString\nILSVRC2012_val_00000001,\n", "00000001.JPEG has no label in the list of labels"),
+        (b"ImageId,PredictionString\nILSVRC2012_val_00000001\n", "00000001.JPEG has no label in the list of labels"),
+        (b"ImageId,PredictionString\n\xff,n01440764 1\n", "00000001.JPEG has no label in the list of labels"),
+        (
+            b"ImageId,PredictionString\n" + b"x" * 200_000,
+            r"solution.csv is not a list of labels \(field larger than .*\)",
+        ),
+    ],
+)
+def test_a_list_of_labels_that_is_none_is_named(tmp_path, content, complaint):
+    write_flat_val(tmp_path, 3)
+    (tmp_path / "LOC_val_solution.csv").write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        imagenette(tmp_path, "test")
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 200, "other tables"])
+def test_a_devkit_that_is_none_is_named(tmp_path, content):
+    write_flat_val(tmp_path, 2)
+    scipy_io = pytest.importorskip("scipy.io")
+    (tmp_path / "ILSVRC2012_validation_ground_truth.txt").write_text("1\n2\n")
+    if content == "other tables":
+        scipy_io.savemat(tmp_path / "meta.mat", {"numbers": [1, 2]})
+    else:
+        (tmp_path / "meta.mat").write_bytes(content)
+    with pytest.raises(DataError, match=r"meta.mat is not that of the devkit \(.*\): unpack the devkit again"):
+        imagenette(tmp_path, "test")
+
+
+def test_hidden_files_among_flat_pictures_are_ignored(tmp_path):
+    rows = [f"{name}\t{TEN[3]}\n" for name in write_flat_val(tmp_path, 3)]
+    (tmp_path / "val" / "val_annotations.txt").write_text("".join(rows))
+    (tmp_path / "val" / "._ILSVRC2012_val_00000001.JPEG").write_bytes(b"of a file system without attributes")
+    assert imagenette(tmp_path, "test").labels.tolist() == [3, 3, 3]
+
+
 def test_tiny_imagenet_has_a_list_of_labels_in_val(tmp_path):
     entry = DATA_SETS["tiny-imagenet"]
     write_tiny(tmp_path / "tiny-imagenet-200", entry)
