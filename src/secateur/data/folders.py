@@ -87,7 +87,9 @@ def classes_of(folder: Path) -> tuple[str, ...]:
 
 
 def common_size(folder: Path) -> tuple[int, int] | None:
-    """Return height and width of the training pictures of a folder, without decoding them; None if they differ.
+    """Return height and width of the training pictures of a folder, from their headers; None if they differ.
+
+    Pillow decodes PNGs for it, see `picture_size`.
 
     Pictures that cannot be read are ignored: `load_folder` says what is wrong with them.
     """
