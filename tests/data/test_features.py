@@ -9,7 +9,8 @@ import torch
 from tiny_set import random_bytes
 
 from secateur.data import DataError, ImageSet, Inputs, Scaling
-from secateur.data.features import cached_features
+from secateur.data import features as module
+from secateur.data.features import Extraction, cached_features, cached_together
 
 SHAPE = (2, 3, 3)
 IMAGES = ImageSet(random_bytes(150, 1, 6, 6), torch.arange(150) % 3, ("a", "b", "c"))
@@ -58,9 +59,16 @@ def test_an_interrupted_file_is_continued_and_ends_with_the_same_bytes(tmp_path)
 
 def test_a_disk_without_room_is_noticed_before_anything_is_computed(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(100, 90, 10))
-    with pytest.raises(DataError, match=r"f takes 6,000 more bytes, and the disk has 10: make room for it"):
+    with pytest.raises(DataError, match=r" needs 6,000 more bytes for features, and its disk has 10: make room"):
         cached_features(lambda x: pytest.fail("computed"), SHAPE, INPUTS, tmp_path / "f")
     assert not (tmp_path / "f").exists()
+
+
+def test_files_that_do_not_fit_on_the_disk_together_are_noticed_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(20_000, 10_000, 10_000))
+    both = [Extraction(lambda x: pytest.fail("computed"), SHAPE, tmp_path / name) for name in "fg"]
+    with pytest.raises(DataError, match=r" needs 12,000 more bytes for features, and its disk has 10,000: make room"):
+        cached_together(both, INPUTS)
 
 
 def test_a_disk_that_fills_up_is_one_sentence_and_leaves_nothing_to_be_read(tmp_path, monkeypatch):
@@ -73,6 +81,14 @@ def test_a_disk_that_fills_up_is_one_sentence_and_leaves_nothing_to_be_read(tmp_
     assert not (tmp_path / "f").exists()
     monkeypatch.undo()
     assert len(cached_features(halves, SHAPE, INPUTS, tmp_path / "f")) == 150
+
+
+def test_an_error_of_the_network_is_not_blamed_on_the_file(tmp_path):
+    def failing(x):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with pytest.raises(OSError, match="Cannot allocate memory"):
+        cached_features(failing, SHAPE, INPUTS, tmp_path / "f")
 
 
 def test_features_that_do_not_fit_into_16_bits_and_files_of_another_size_are_refused(tmp_path):
@@ -89,3 +105,18 @@ def test_two_processes_do_not_write_one_file(tmp_path):
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(DataError, match="is being written by another process"):
             cached_features(halves, SHAPE, INPUTS, tmp_path / "f")
+
+
+def test_a_file_that_another_process_finishes_meanwhile_is_left_alone(tmp_path, monkeypatch):
+    pytest.importorskip("fcntl")
+    lock = module._lock
+
+    def wait(file, path):
+        monkeypatch.setattr(module, "_lock", lock)
+        cached_features(halves, SHAPE, INPUTS, path)
+        lock(file, path)
+
+    monkeypatch.setattr(module, "_lock", wait)
+    with pytest.raises(DataError, match="f has just been written by another process: run this again"):
+        cached_features(lambda x: pytest.fail("computed twice"), SHAPE, INPUTS, tmp_path / "f")
+    assert len(cached_features(halves, SHAPE, INPUTS, tmp_path / "f")) == 150

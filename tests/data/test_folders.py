@@ -76,17 +76,25 @@ def test_the_order_mixes_the_classes(tmp_path):
 @pytest.mark.parametrize("name", ["test", "val"])
 def test_folders_of_parts_are_taken_as_they_are(tmp_path, name):
     fill(tmp_path / "train", 5)
-    fill(tmp_path / name, 2, classes="ac")  # a class may be missing there
+    fill(tmp_path / name, 2)
     train, test = (load_folder(tmp_path, split, SHAPE) for split in ("train", "test"))
     assert sorted(levels(train)) == sorted(60 * label + number for label in range(3) for number in range(5))
     assert test.classes == ("a", "b", "c")
-    assert sorted(test.labels.tolist()) == [0, 0, 2, 2]
+    assert sorted(test.labels.tolist()) == [0, 0, 1, 1, 2, 2]
 
 
 def test_test_is_preferred_to_val(tmp_path):
     for name, count in (("train", 5), ("val", 3), ("test", 2)):
         fill(tmp_path / name, count)
     assert len(load_folder(tmp_path, "test", SHAPE)) == 6
+
+
+@pytest.mark.parametrize("place", ["0.png", "images/0.png"])
+def test_val_is_taken_if_test_has_no_labels(tmp_path, place):
+    for name, count in (("train", 5), ("val", 3)):
+        fill(tmp_path / name, count)
+    picture(tmp_path / "test" / place)
+    assert len(load_folder(tmp_path, "test", SHAPE)) == 9
 
 
 def test_a_class_may_be_called_train(tmp_path):
@@ -181,6 +189,13 @@ def broken(tmp_path: Path, name: str) -> Path:
     elif name == "stranger":
         fill(root / "train", 2)
         fill(root / "test", 2, classes="abd")
+    elif name == "lacking":
+        fill(root / "train", 2)
+        fill(root / "val", 2, classes="ac")
+    elif name == "no labels":
+        fill(root / "train", 2)
+        picture(root / "test" / "images" / "0.png")
+        picture(root / "val" / "images" / "0.png")
     elif name == "no training":
         (root / "train").mkdir()
         fill(root / "test", 2)
@@ -200,6 +215,12 @@ def broken(tmp_path: Path, name: str) -> Path:
         ("wide loop", "train", "wide loop/b/up is a link to a folder that contains it"),
         ("no test", "test", "no test has a folder train but neither test nor val: add one"),
         ("stranger", "test", 'stranger/test has a class "d", which .*/train does not have: add it there'),
+        ("lacking", "test", 'lacking/val has no class "b", which .*/train has: add it there'),
+        (
+            "no labels",
+            "test",
+            'no labels/test has none of the classes of .*/train, such as "a": put the pictures of each',
+        ),
         ("no training", "train", "no training/train is empty"),
     ],
 )
@@ -243,7 +264,7 @@ def damaged(folder: Path, names: list[str]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["text", "nothing", "dangling", "endless", "cut"])
+@pytest.mark.parametrize("kind", ["text", "nothing", "dangling", "endless", "cut", "pipe", "huge"])
 def test_one_unreadable_picture_is_left_out_with_its_name(tmp_path, kind):
     fill(tmp_path / "train", 4)
     bad = tmp_path / "train" / "b" / "bad.png"
@@ -252,9 +273,14 @@ def test_one_unreadable_picture_is_left_out_with_its_name(tmp_path, kind):
         bad.symlink_to(tmp_path / "nowhere.png")
     elif kind == "endless":
         bad.symlink_to(bad)
+    elif kind == "pipe":
+        os.mkfifo(bad)
+    elif kind == "huge":
+        bad.touch()
+        os.truncate(bad, 1 << 42)
     else:
         bad.write_bytes({"text": b"text", "nothing": b"", "cut": content[:-30]}[kind])
-    with pytest.warns(UserWarning, match=r"^a picture is left out: .*b/bad.png (is|cannot be read: )"):
+    with pytest.warns(UserWarning, match=r"^a picture is left out: .*b/bad.png (is|has|cannot be read: )"):
         images = load_folder(tmp_path, "train", SHAPE)
     assert images.labels.bincount().tolist() == [4, 4, 4]
     assert [level // 60 for level in levels(images)] == images.labels.tolist()
@@ -353,6 +379,7 @@ def test_pictures_of_one_size_have_a_common_size(tmp_path):
         for number in range(6):
             picture(tmp_path / "train" / name / f"{number}.png", size=(5, 7))
     (tmp_path / "train" / "a" / "broken.png").write_bytes(b"no picture")
+    os.mkfifo(tmp_path / "train" / "a" / "pipe.png")
     assert classes_of(tmp_path) == ("a", "b")
     assert common_size(tmp_path) == (5, 7)
     turned = Image.Exif()

@@ -2,6 +2,7 @@
 
 import gzip
 import shutil
+import tarfile
 
 import pytest
 import torch
@@ -105,6 +106,13 @@ def test_files_can_be_left_out_by_name_whatever_their_format(tmp_path):
         load("digits", "train", leave_out=some)
 
 
+def test_a_set_of_which_all_is_left_out_is_refused(tmp_path):
+    write_folders(tmp_path, TEN)
+    for crop in ("centre", "alexnet"):
+        with pytest.raises(DataError, match="none of 20 pictures is left: `leave_out` names all of them"):
+            imagenette(tmp_path, crop=crop, leave_out=[path.name for path in tmp_path.rglob("*.JPEG")])
+
+
 # Crops
 
 
@@ -183,6 +191,47 @@ def test_flat_pictures_without_labels_are_one_sentence(tmp_path):
         imagenette(tmp_path, "test")
 
 
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"a,b\n1,2\n", "LOC_val_solution.csv has the columns a, b instead of ImageId and PredictionString: download"),
+        (b"", "LOC_val_solution.csv has the columns none instead of ImageId"),
+        (b"ImageId,PredictionString\nILSVRC2012_val_00000001,\n", "00000001.JPEG has no label in the list of labels"),
+        (b"ImageId,PredictionString\nILSVRC2012_val_00000001\n", "00000001.JPEG has no label in the list of labels"),
+        (b"ImageId,PredictionString\n\xff,n01440764 1\n", "00000001.JPEG has no label in the list of labels"),
+        (
+            b"ImageId,PredictionString\n" + b"x" * 200_000,
+            r"solution.csv is not a list of labels \(field larger than .*\)",
+        ),
+    ],
+)
+def test_a_list_of_labels_that_is_none_is_named(tmp_path, content, complaint):
+    write_flat_val(tmp_path, 3)
+    (tmp_path / "LOC_val_solution.csv").write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        imagenette(tmp_path, "test")
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 200, "other tables"])
+def test_a_devkit_that_is_none_is_named(tmp_path, content):
+    write_flat_val(tmp_path, 2)
+    scipy_io = pytest.importorskip("scipy.io")
+    (tmp_path / "ILSVRC2012_validation_ground_truth.txt").write_text("1\n2\n")
+    if content == "other tables":
+        scipy_io.savemat(tmp_path / "meta.mat", {"numbers": [1, 2]})
+    else:
+        (tmp_path / "meta.mat").write_bytes(content)
+    with pytest.raises(DataError, match=r"meta.mat is not that of the devkit \(.*\): unpack the devkit again"):
+        imagenette(tmp_path, "test")
+
+
+def test_hidden_files_among_flat_pictures_are_ignored(tmp_path):
+    rows = [f"{name}\t{TEN[3]}\n" for name in write_flat_val(tmp_path, 3)]
+    (tmp_path / "val" / "val_annotations.txt").write_text("".join(rows))
+    (tmp_path / "val" / "._ILSVRC2012_val_00000001.JPEG").write_bytes(b"of a file system without attributes")
+    assert imagenette(tmp_path, "test").labels.tolist() == [3, 3, 3]
+
+
 def test_tiny_imagenet_has_a_list_of_labels_in_val(tmp_path):
     entry = DATA_SETS["tiny-imagenet"]
     write_tiny(tmp_path / "tiny-imagenet-200", entry)
@@ -235,17 +284,56 @@ def test_a_shard_that_ends_early_is_named(tmp_path, kept):
         imagenette(root)
 
 
+@pytest.mark.parametrize("damage", ["one bit of a header", "a header of zeros", "two archives"])
+def test_a_shard_damaged_in_its_middle_is_named(tmp_path, damage):
+    root = write_shards(tmp_path, 10)
+    shard = root / "train" / "shard-000001.tar"
+    content = bytearray(shard.read_bytes())
+    with tarfile.open(shard) as archive:
+        header = archive.getmembers()[20].offset
+    if damage == "one bit of a header":
+        content[header + 3] ^= 1
+    elif damage == "a header of zeros":
+        content[header : header + 512] = bytes(512)
+    else:
+        header = len(content.rstrip(b"\0")) // 512 * 512 + 512
+        content *= 2
+    shard.write_bytes(content)
+    with pytest.raises(DataError, match=f"shard-000001.tar is damaged at byte {header:,}, or several archives in one"):
+        imagenette(root)
+
+
 @pytest.mark.parametrize(
     ("files", "complaint"),
     [
         ({"jpg": PICTURES[0]}, r"000000 has a picture but no label: a shard needs a file 000000.cls"),
         ({"jpg": PICTURES[0], "cls": b"ten"}, r"000000.cls must be a number from 0 to 9, got 'ten'"),
+        ({"jpg": PICTURES[0], "cls": b"1" * 5000}, r"must be a number from 0 to 9, got '1{40}'"),
         ({"jpg": PICTURES[0], "cls": b"10"}, r"must be a number from 0 to 9, got '10'"),
     ],
 )
 def test_a_sample_without_a_label_is_named(tmp_path, files, complaint):
     write_shard(tmp_path / "train" / "a.tar", [("000000", files)])
     with pytest.raises(DataError, match=complaint):
+        imagenette(tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["folders", "flat"])
+def test_published_archives_next_to_what_was_unpacked_from_them_are_ignored(tmp_path, layout):
+    root = write_folders(tmp_path, TEN)
+    if layout == "flat":
+        shutil.rmtree(root / "val")
+        rows = [f"{name}\t{TEN[3]}\n" for name in write_flat_val(root, 10)]
+        (root / "val" / "val_annotations.txt").write_text("".join(rows))
+    for folder in (root, root / "train", root / "val"):
+        write_shard(folder / "ILSVRC2012_img_train.tar", [(TEN[0], {"tar": bytes(1024)})])
+        write_shard(folder / "ILSVRC2012_img_val.tar", [("ILSVRC2012_val_00000001", {"JPEG": PICTURES[0]})])
+    assert [len(imagenette(root, split)) for split in ("train", "test")] == [20, 10]
+
+
+def test_an_archive_without_pictures_and_labels_is_named(tmp_path):
+    write_shard(tmp_path / "ILSVRC2012_img_train.tar", [(TEN[0], {"tar": bytes(1024)})])
+    with pytest.raises(DataError, match=r"img_train.tar has no picture KEY.jpg with a label KEY.cls: unpack it if it"):
         imagenette(tmp_path)
 
 

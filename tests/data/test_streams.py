@@ -70,6 +70,14 @@ def test_how_a_picture_is_cut_depends_on_the_seed_and_the_picture_alone(files):
     assert not torch.equal(read(images, [torch.arange(30)], seed=8)[0], whole)
 
 
+def test_a_picture_is_cut_in_a_part_as_in_the_whole(files):
+    whole, labels = read(stream(files), [torch.arange(30)])
+    parts = split_validation(stream(files), 11)
+    found = [read(part, torch.arange(len(part)).split(4)) for part in parts]
+    assert torch.equal(torch.cat([pixels for pixels, _ in found]), whole)
+    assert torch.equal(torch.cat([own for _, own in found]), labels)
+
+
 def test_without_a_seed_pictures_are_cut_at_their_centre(files):
     images = stream(files)
     plain, labels = images.batch(torch.arange(30))
@@ -121,6 +129,16 @@ def test_unreadable_pictures_are_counted_and_named(files):
     assert sorted(reason.split(" ")[0][-6:] for reason in images.unreadable) == ["03.jpg", "04.jpg", "29.jpg"]
     assert (labels[3], labels[4], labels[29]) == (5, 5, 0)
     assert isinstance(images, Stream)
+
+
+def test_a_picture_is_replaced_by_one_of_its_own_part(files):
+    train, validation = split_validation(stream(files), 10)
+    for number in (19, 29):
+        files[number].unlink()
+    with pytest.warns(UserWarning, match="replaced"):
+        assert read(train, [torch.tensor([19])])[1].tolist() == [0]
+    with pytest.warns(UserWarning, match="replaced"):
+        assert read(validation, [torch.tensor([9])])[1].tolist() == [20]
 
 
 def test_more_than_the_allowed_share_is_refused(files):

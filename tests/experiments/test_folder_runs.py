@@ -11,6 +11,7 @@ import torch
 import secateur
 from secateur.data import Scaling, load_folder, read_picture
 from secateur.experiments.evaluate import evaluate
+from secateur.experiments.images import load_images
 from secateur.experiments.presets import preset
 from secateur.experiments.runner import run
 from secateur.files import describe_inputs, read_inputs
@@ -80,6 +81,16 @@ def test_the_log_names_pictures_that_could_not_be_read(cropped):
     lines = list(read_log(log))
     assert [len(line["unreadable"]) for line in lines] == [1, 1, 1]
     assert lines[0]["unreadable"][0].startswith(str(cropped.read_job().data))
+
+
+def test_pictures_that_are_left_out_of_memory_are_named_too(photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "photos")
+    bad = load_folder(tmp_path / "photos", "train", (1, 28, 28), memory_bytes=0).places[5].path
+    Path(bad).write_bytes(b"text")
+    with pytest.warns(UserWarning, match="a picture is left out"):
+        images = load_images(preset("paper", "lenet-5", data=str(tmp_path / "photos")), None)
+    [reason] = images.faults["unreadable"]
+    assert reason.startswith(f"{bad} is not a picture")
 
 
 def test_a_file_says_how_its_pictures_are_cut(cropped, finished):

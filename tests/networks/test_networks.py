@@ -120,6 +120,19 @@ def test_alexnet_is_normalised_in_bfloat16_to_its_last_places():
     torch.testing.assert_close(given.grad.double(), exact.grad, rtol=2 * unit, atol=2 * unit)
 
 
+def test_alexnets_normalisation_has_two_derivatives_through_torch_func():
+    x = torch.randn(2, 8, 3, 3, dtype=torch.float64)
+    derivative, functions = torch.func.grad, (_normalize, nn.LocalResponseNorm(5))
+    found, expected = (derivative(lambda x, f=f: derivative(lambda x: f(x).sum())(x).sum())(x) for f in functions)
+    torch.testing.assert_close(found, expected)
+
+
+def test_alexnets_normalisation_says_that_it_has_no_second_derivative():
+    x = torch.randn(2, 8, 3, 3, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(RuntimeError, match="AlexNet's normalisation has no second derivative here: take it through"):
+        torch.autograd.grad(_normalize(x).sum(), x, create_graph=True)
+
+
 def test_vgg_16_has_the_names_of_torchvision():
     layers = [f"features.{index}" for index in (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)]
     layers += [f"classifier.{index}" for index in (0, 3, 6)]

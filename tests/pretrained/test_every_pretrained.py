@@ -1,13 +1,17 @@
 """What all pretrained weights in the table have to do; their files are made up, with the names of the real ones."""
 
+import gzip
+import hashlib
 import pickle
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from secateur import networks
+from secateur.data.files import DataFile
 from secateur.networks import NETWORKS
 from secateur.pretrained import PRETRAINED
 
@@ -35,6 +39,15 @@ def test_what_is_left_out_is_the_classifier_of_the_network(name):
         tensors = list(networks.build(name).state_dict())
     missing = [tensor for tensor in tensors if tensor.startswith(PRETRAINED[name].left_out)]
     assert not PRETRAINED[name].left_out or tensors[-len(missing) :] == missing
+
+
+def test_a_compressed_file_in_its_place_is_read(tmp_path):
+    file = DataFile("weights", 5, hashlib.md5(b"hello").hexdigest())
+    entry = replace(PRETRAINED["vgg-16"], files=(file,), homes=(), read=lambda contents: contents)
+    folder = tmp_path / "pretrained" / entry.name
+    folder.mkdir(parents=True)
+    (folder / "weights.gz").write_bytes(gzip.compress(b"hello"))
+    assert entry.load(tmp_path) == {"weights": b"hello"}
 
 
 def test_layers_of_keras_are_all_convolutions_of_resnet_50():

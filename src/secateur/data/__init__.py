@@ -7,7 +7,7 @@ entry point of the group `secateur.data_sets` whose value is such an entry.
 from secateur.data.augment import AugmentConfig, augmented_copies
 from secateur.data.crops import CROPS, CropKind
 from secateur.data.folders import classes_of, common_size, load_folder
-from secateur.data.images import DataError, Images, ImageSet, Split, Subset, in_memory, split_validation, stream_of
+from secateur.data.images import DataError, Images, ImageSet, Split, Subset, in_memory, split_validation, unreadable_of
 from secateur.data.inputs import Inputs
 from secateur.data.pictures import find_pictures, picture_suffixes, printable, read_picture, require_pillow
 from secateur.data.scaling import Scaling
@@ -45,5 +45,5 @@ __all__ = [
     "require_pillow",
     "shape_of",
     "split_validation",
-    "stream_of",
+    "unreadable_of",
 ]

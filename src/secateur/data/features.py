@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from io import FileIO
 from os import fsync
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -83,8 +86,9 @@ def cached_together(
     missing = {each.path: each for each in wanted if not each.path.exists()}
     if missing:
         with ExitStack() as stack:
-            contexts = (_continued(each, _kind(each, dtype), len(inputs)) for each in missing.values())
+            contexts = (_continued(each, _kind(each, dtype)) for each in missing.values())
             rows = [stack.enter_context(context) for context in contexts]
+            _require_room(rows, len(inputs))
             _append(rows, inputs, progress)
     return [_mapped(each.path, _kind(each, dtype), inputs) for each in wanted]
 
@@ -106,7 +110,8 @@ class _Rows:
 
     features: Callable[[Tensor], Tensor]
     kind: np.dtype
-    file: BinaryIO
+    path: Path
+    file: FileIO
     done: int
 
     def add(self, inputs: Tensor, labels: Tensor) -> None:
@@ -119,32 +124,47 @@ class _Rows:
         rows = np.empty(len(labels), self.kind)
         rows["label"] = labels.numpy()
         rows["values"] = values.reshape(len(labels), *self.kind["values"].shape).numpy()
-        self.file.write(rows.tobytes())
+        rest = memoryview(rows.tobytes())
+        with _writing(self.path):
+            while rest:
+                rest = rest[self.file.write(rest) :]
         self.done += len(labels)
 
 
 @contextmanager
-def _continued(wanted: Extraction, kind: np.dtype, pictures: int) -> Iterator[_Rows]:
+def _continued(wanted: Extraction, kind: np.dtype) -> Iterator[_Rows]:
     """Open a file under another name, after the rows it already has; it is finished if all goes well."""
     path = wanted.path
     partial = path.with_name(f".{path.name}.partial")
-    try:
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("ab") as file:
+        file = partial.open("ab", buffering=0)  # so that closing it after an error writes nothing more
+    with file:
+        with _writing(path):
             _lock(file, path)
+            if path.exists():  # and what was opened may be this file
+                raise DataError(f"{path} has just been written by another process: run this again")
             # What a full disk or a kill has left of a batch is computed again: the same picture in a batch of another
             # size may give other bits.
             done = file.tell() // kind.itemsize // PICTURES_AT_A_TIME * PICTURES_AT_A_TIME
             file.truncate(done * kind.itemsize)
-            missing, free = (pictures - done) * kind.itemsize, shutil.disk_usage(path.parent).free
-            if missing > free:
-                raise DataError(f"{path} takes {missing:,} more bytes, and the disk has {free:,}: make room for it")
-            yield _Rows(wanted.features, kind, file, done)
-            file.flush()
+        yield _Rows(wanted.features, kind, path, file, done)
+        with _writing(path):
             fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise unwritable(path, error) from error
+            if os.name == "nt":  # where an open file cannot be renamed, and there is no lock to keep
+                file.close()
+            partial.replace(path)
+
+
+def _require_room(files: Sequence[_Rows], pictures: int) -> None:
+    """Raise a DataError if the disk of some files has no room for what they lack."""
+    missing: Counter[int] = Counter()
+    for rows in files:
+        missing[rows.path.parent.stat().st_dev] += (pictures - rows.done) * rows.kind.itemsize
+    for folder in {rows.path.parent for rows in files}:
+        needed, free = missing[folder.stat().st_dev], shutil.disk_usage(folder).free
+        if needed > free:
+            raise DataError(f"{folder} needs {needed:,} more bytes for features, and its disk has {free:,}: make room")
 
 
 def _append(files: Sequence[_Rows], inputs: Inputs, progress: Callable[[int, int], None]) -> None:
@@ -166,7 +186,16 @@ def unwritable(path: Path, error: OSError) -> DataError:
     return DataError(f"{path} cannot be written ({error.strerror or error}): {remedy}")
 
 
-def _lock(file: BinaryIO, path: Path) -> None:
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn an error of the system into one that names the file that is written."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _lock(file: FileIO, path: Path) -> None:
     """Refuse to write a file that another process is writing; without locks, on Windows, there is no such check."""
     with suppress(ModuleNotFoundError):
         import fcntl

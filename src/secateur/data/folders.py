@@ -60,7 +60,7 @@ def load_folder(
 ) -> Images:
     """Return one part of a folder of pictures as images of a shape, in memory if that takes at most `memory_bytes`.
 
-    The folder holds `train` and `test` (or `val`), each with one folder per class, or the folders of classes directly;
+    The folder holds `train` and `test` (or `val`), each with a folder for every class, or these folders directly;
     then one in six pictures is for the test, chosen by a hash of its class and name. That hash also determines the
     order, which mixes the classes. A class's folder may have subfolders; names that begin with a dot are ignored.
 
@@ -87,7 +87,9 @@ def classes_of(folder: Path) -> tuple[str, ...]:
 
 
 def common_size(folder: Path) -> tuple[int, int] | None:
-    """Return height and width of the training pictures of a folder, without decoding them; None if they differ.
+    """Return height and width of the training pictures of a folder, from their headers; None if they differ.
+
+    Pillow decodes PNGs for it, see `picture_size`.
 
     Pictures that cannot be read are ignored: `load_folder` says what is wrong with them.
     """
@@ -115,6 +117,8 @@ def images_of(
     """Return pictures as images in the order of their hashes: in memory if they fit, or as a stream."""
     unwanted = {Path(name).stem for name in leave_out}
     kept = sorted(picture for picture in pictures if not unwanted or Path(picture.name).stem not in unwanted)
+    if not kept:
+        raise DataError(f"none of {len(pictures):,} pictures is left: `leave_out` names all of them, so shorten it")
     labels = torch.tensor([picture.label for picture in kept], dtype=torch.int64)
     stream = PictureStream([picture.place for picture in kept], labels, classes, shape, crop, most_unreadable)
     is_small = len(kept) * math.prod(shape) <= memory_bytes
@@ -145,23 +149,31 @@ def _find_split(folder: Path, parts: Mapping[str, Path], split: Split) -> tuple[
         return classes, pictures_of(classes, folders_in(parts["train"]))
     if len(parts) == 1:
         raise DataError(f"{printable(folder)} has a folder train but neither test nor val: add one")
-    part = parts["test"] if "test" in parts else parts["val"]
-    folders = folders_in(part)
+    candidates = {parts[name]: folders_in(parts[name]) for name in ("test", "val") if name in parts}
+    # Published test pictures often have no labels: then the validation pictures are for the test.
+    part = next(
+        (part for part in candidates if not candidates[part].keys().isdisjoint(classes)), next(iter(candidates))
+    )
+    folders, where, train = candidates[part], printable(part), printable(parts["train"])
     strange = [name for name in folders if name not in classes]
+    lacking = [name for name in classes if name not in folders]
+    if len(lacking) == len(classes):
+        remedy = "put the pictures of each class into a folder of its name"
+        raise DataError(f'{where} has none of the classes of {train}, such as "{classes[0]}": {remedy}')
     if strange:
-        train = printable(parts["train"])
-        raise DataError(f'{printable(part)} has a class "{strange[0]}", which {train} does not have: add it there')
+        raise DataError(f'{where} has a class "{strange[0]}", which {train} does not have: add it there')
+    if lacking:
+        raise DataError(f'{where} has no class "{lacking[0]}", which {train} has: add it there')
     return classes, pictures_of(classes, folders)
 
 
 def pictures_of(classes: Sequence[str], folders: Mapping[str, Path]) -> list[Picture]:
-    """Return the pictures of those classes that have a folder; a folder without pictures is a DataError."""
+    """Return the pictures in the folders of classes; a folder without pictures is a DataError."""
     found = []
     for label, name in enumerate(classes):
-        if name in folders:
-            folder = folders[name]
-            paths = _pictures(folder)
-            found += [picture_in(folder, name, label, path) for path in paths]
+        folder = folders[name]
+        paths = _pictures(folder)
+        found += [picture_in(folder, name, label, path) for path in paths]
     return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import warnings
+import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
@@ -24,6 +25,8 @@ from secateur.data.streams import UNREADABLE, Place
 _DEVKIT = "ILSVRC2012_devkit_t12/data"
 _GROUND_TRUTH = "ILSVRC2012_validation_ground_truth.txt"
 _KAGGLE = "LOC_val_solution.csv"
+# What SciPy was seen to raise on files that are not MATLAB's, and on other tables.
+_MAT_ERRORS = (ValueError, TypeError, LookupError, RuntimeError, EOFError, zlib.error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,14 +96,19 @@ class SynsetPictures:
     def _find_in(self, place: Path, split: Split) -> list[Picture] | None:
         """Return the pictures of one part in a folder, or None if there is nothing like it."""
         part = place / ("train" if split == "train" else "val")
-        shards = [*part.glob("*.tar"), *place.glob(f"*{part.name}*.tar")]
-        if shards:
-            return pictures_in(sorted(shards), self.classes)
+        if part.is_dir():
+            # First, because the archives that it was unpacked from, which are no shards, may still lie next to it.
+            folders = {name: path for name, path in folders_in(part).items() if name in self.synsets}
+            files = _flat_files(part) if split == "test" and not folders else []
+        else:
+            folders, files = {}, []
+        shards = sorted([*part.glob("*.tar"), *place.glob(f"*{part.name}*.tar")])
+        if shards and not folders and not files:
+            return pictures_in(shards, self.classes)
         if not part.is_dir():
             return None
-        folders = {name: path for name, path in folders_in(part).items() if name in self.synsets}
         if not folders and split == "test":
-            return self._flat(part)
+            return self._flat(part, files)
         lacking = [synset for synset in self.synsets if synset not in folders]
         if lacking:
             raise self._missing(
@@ -108,10 +116,8 @@ class SynsetPictures:
             )
         return pictures_of(tuple(self.synsets), folders)
 
-    def _flat(self, part: Path) -> list[Picture]:
+    def _flat(self, part: Path, files: list[Path]) -> list[Picture]:
         """Return pictures that lie in one folder, with labels from a file."""
-        folder = part / "images" if (part / "images").is_dir() else part
-        files = sorted(path for path in folder.iterdir() if is_picture(path.name))
         if not files:
             raise self._missing(part, "it has no pictures")
         synset_of = _synsets_of_files(part, files)
@@ -139,36 +145,61 @@ class SynsetPictures:
         )
 
 
+def _flat_files(part: Path) -> list[Path]:
+    """Return the pictures that lie in one folder, sorted."""
+    folder = part / "images" if (part / "images").is_dir() else part
+    return sorted(path for path in folder.iterdir() if is_picture(path.name) and not path.name.startswith("."))
+
+
 def _synsets_of_files(part: Path, files: list[Path]) -> dict[str, str] | None:
     """Return the ids of the classes of flat validation pictures by file name, from whichever list there is."""
     annotations = part / "val_annotations.txt"  # of Tiny-ImageNet
     if annotations.is_file():
-        rows = [line.split("\t") for line in annotations.read_text().splitlines()]
+        rows = [line.split("\t") for line in annotations.read_text(errors="replace").splitlines()]
         return {row[0]: row[1] for row in rows if len(row) > 1}
     for above in (part, *part.absolute().parents[:4]):
         if (above / _KAGGLE).is_file():
-            with (above / _KAGGLE).open(newline="") as file:
-                return {f"{row['ImageId']}.JPEG": row["PredictionString"].split()[0] for row in csv.DictReader(file)}
+            return _read_kaggle(above / _KAGGLE)
         for folder in (above / _DEVKIT, above / "data", above):
             if (folder / _GROUND_TRUTH).is_file() and (folder / "meta.mat").is_file():
                 return _read_devkit(folder, files)
     return None
 
 
+def _read_kaggle(path: Path) -> dict[str, str]:
+    """Return the ids of classes by file name from a table with one row for each picture."""
+    with path.open(newline="", errors="replace") as file:
+        table = csv.DictReader(file)
+        try:
+            columns, rows = table.fieldnames or (), list(table)
+        except csv.Error as error:
+            raise DataError(f"{printable(path)} is not a list of labels ({error}): download it again") from error
+    if not {"ImageId", "PredictionString"} <= set(columns):
+        found = f"has the columns {', '.join(columns) or 'none'} instead of ImageId and PredictionString"
+        raise DataError(f"{printable(path)} {found}: download it again")
+    # The class, then the corners of a box.
+    return {f"{row['ImageId']}.JPEG": (row["PredictionString"] or "").partition(" ")[0] for row in rows}
+
+
 def _read_devkit(folder: Path, files: list[Path]) -> dict[str, str]:
     """Return the ids of classes by file name: the n-th number of the ground truth belongs to the n-th picture."""
-    numbers = (folder / _GROUND_TRUTH).read_text().split()
+    numbers = (folder / _GROUND_TRUTH).read_text(errors="replace").split()
     if len(numbers) != len(files):
         what = f"{len(numbers):,} labels for {len(files):,} pictures"
         raise DataError(f"{printable(folder / _GROUND_TRUTH)} has {what}: one of them is incomplete")
     try:
         from scipy.io import loadmat  # optional, so not at the top
+        from scipy.io.matlab import MatReadError
     except ModuleNotFoundError as error:
         meta = printable(folder / "meta.mat")
         raise DataError(f"{meta} is read by SciPy, which is not installed: pip install scipy") from error
     # Classes 1…1000, which are not in the order of their ids, then the synsets above them in WordNet.
-    rows = loadmat(folder / "meta.mat", squeeze_me=True)["synsets"]
-    synset_of = {str(int(row["ILSVRC2012_ID"])): str(row["WNID"]) for row in rows}
+    try:
+        rows = loadmat(folder / "meta.mat", squeeze_me=True)["synsets"]
+        synset_of = {str(int(row["ILSVRC2012_ID"])): str(row["WNID"]) for row in rows}
+    except (*_MAT_ERRORS, MatReadError) as error:
+        meta, said = printable(folder / "meta.mat"), str(error) or type(error).__name__
+        raise DataError(f"{meta} is not that of the devkit ({said}): unpack the devkit again") from error
     return {path.name: synset_of.get(number, "") for path, number in zip(files, numbers, strict=True)}
 
 

@@ -55,12 +55,14 @@ class Images(Protocol):
 class ImageSet:
     """Images (images, channels, height, width) of uint8 with labels (images,) of int64, in memory.
 
-    Without names, the classes are called by their numbers, up to the largest label.
+    Without names, the classes are called by their numbers, up to the largest label. `unreadable` says why images were
+    left out that could not be read, one sentence each.
     """
 
     images: Tensor
     labels: Tensor
     classes: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.dim() != 4:
@@ -135,6 +137,17 @@ class Stream(Images, Protocol):
         """
         ...
 
+    def split(self, at: int) -> tuple[Stream, Stream]:
+        """Return the images before an index and those from it on, which are read as they are in the whole stream."""
+        ...
+
+
+def unreadable_of(images: Images) -> tuple[str, ...]:
+    """Return what is wrong with those of a whole set's images that could not be read so far, one sentence each."""
+    while isinstance(images, Subset):
+        images = images.whole
+    return images.unreadable if isinstance(images, ImageSet | Stream) else ()
+
 
 def stream_of(images: Images) -> Stream | None:
     """Return the stream that images are a part of, if they are read when they are asked for."""
@@ -170,12 +183,14 @@ def in_memory(images: Images) -> ImageSet:
     return ImageSet(pixels, labels, images.classes)
 
 
-def split_validation(train: Images, size: int = 5000) -> tuple[Subset, Subset]:
+def split_validation(train: Images, size: int = 5000) -> tuple[Images, Images]:
     """Split a training set into the images to train on and the validation images, its last `size`.
 
     The split is fixed, so that runs are compared on the same images. Nothing is copied.
     """
     if not 0 < size < len(train):
         raise ValueError(f"a validation set must have from 1 to {len(train) - 1} images, got {size}")
+    if isinstance(train, Stream):
+        return train.split(len(train) - size)
     kept, validation = torch.arange(len(train)).split([len(train) - size, size])
     return Subset(train, kept), Subset(train, validation)

@@ -120,12 +120,17 @@ def _inside(box: Box, size: Size, name: str) -> Box:
 
 
 def picture_size(path: Path) -> tuple[int, int] | None:
-    """Return height and width of a picture turned upright, from its header alone; None if it cannot be read."""
+    """Return height and width of a picture turned upright; None if it cannot be read.
+
+    The header is enough, but Pillow decodes a PNG without EXIF data in it: they may also follow the pixels.
+    """
     from PIL import Image
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
+            if not path.is_file():  # opening a pipe waits for ever
+                return None
             with Image.open(path, formats=tuple(_FORMATS)) as opened:
                 width, height = opened.size
                 is_turned = opened.getexif().get(_ORIENTATION) in _ON_ITS_SIDE

@@ -17,6 +17,8 @@ from secateur.data.pictures import printable
 from secateur.data.streams import Place
 
 _BLOCK_BYTES = 512
+_MOST_LABEL = 40  # bytes
+_PIECE_BYTES = 1 << 20  # of the zeros at the end of an archive, read at a time
 
 
 class _Sample(NamedTuple):
@@ -38,6 +40,10 @@ def pictures_in(shards: Sequence[Path], classes: Sequence[str]) -> list[Picture]
             place = Place(str(shard), sample.picture.offset_data, sample.picture.size)
             name = sample.picture.name.rpartition("/")[2]
             found.append(Picture(name_hash(classes[label], name), label, place, name))
+    if not found:
+        raise DataError(
+            f"{printable(shards[0])} has no picture KEY.jpg with a label KEY.cls: unpack it if it is not a shard"
+        )
     return found
 
 
@@ -46,13 +52,13 @@ def _label(sample: _Sample, shard: Path, classes: int) -> int:
     if sample.label is None:
         raise DataError(f"{where} has a picture but no label: a shard needs a file {sample.key}.cls with a number")
     text = sample.label.decode("ascii", "replace").strip()
-    if not text.isdecimal() or int(text) >= classes:
-        raise DataError(f"{where}.cls must be a number from 0 to {classes - 1}, got {text[:40]!r}")
+    if len(sample.label) > _MOST_LABEL or not text.isdecimal() or int(text) >= classes:
+        raise DataError(f"{where}.cls must be a number from 0 to {classes - 1}, got {text[:_MOST_LABEL]!r}")
     return int(text)
 
 
 def _samples(shard: Path) -> Iterator[_Sample]:
-    """Yield the samples of a shard; a DataError says that it is none or ends early."""
+    """Yield the samples of a shard; a DataError says that it is none, ends early or is damaged."""
     sample, count = _Sample(""), 0
     try:
         with tarfile.open(shard, "r:") as archive:
@@ -68,26 +74,32 @@ def _samples(shard: Path) -> Iterator[_Sample]:
                 if suffix == "cls":
                     content = archive.extractfile(member)
                     assert content is not None
-                    sample = sample._replace(label=content.read())
+                    sample = sample._replace(label=content.read(_MOST_LABEL + 1))
                 elif is_picture(name):
                     sample = sample._replace(picture=member)
-        is_whole = _ends_with_zeros(shard)
     except tarfile.ReadError as error:
         if count == 0:
             raise DataError(
                 f"{printable(shard)} is not a tar archive, or a compressed one: unpack it ({error})"
             ) from None
-        is_whole = False
     except OSError as error:
         raise DataError(f"{printable(shard)} cannot be read: {error.strerror or error}") from error
-    if not is_whole:
-        raise DataError(f"{printable(shard)} ends early, after {count:,} samples: copy it again")
+    _require_end(shard, archive.offset, count)
     yield sample
 
 
-def _ends_with_zeros(shard: Path) -> bool:
-    """Return whether an archive has its end: two blocks of zeros."""
+def _require_end(shard: Path, offset: int, count: int) -> None:
+    """Raise a DataError unless an archive ends at an offset: with two blocks of zeros or more, and nothing else.
+
+    tarfile stops at a damaged header as it does at the end, without an error.
+    """
     with shard.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 2 * _BLOCK_BYTES))
-        return not any(file.read())
+        if file.seek(0, os.SEEK_END) < offset + 2 * _BLOCK_BYTES:
+            raise DataError(f"{printable(shard)} ends early, after {count:,} samples: copy it again")
+        file.seek(offset)
+        while piece := file.read(_PIECE_BYTES):
+            if any(piece):
+                remedy = "copy it again, or keep each archive in a file of its own"
+                raise DataError(
+                    f"{printable(shard)} is damaged at byte {offset:,}, or several archives in one: {remedy}"
+                )

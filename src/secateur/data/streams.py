@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import os
 import signal
+import stat
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from secateur.data.images import DataError, ImageSet, Shape
 from secateur.data.pictures import printable, read_picture
 
 UNREADABLE = 0.001  # the share of pictures that may be unreadable, one in any case
+_MOST_BYTES = 1 << 30  # of one picture
 _FEWEST_FOR_PROCESSES = 200  # pictures: fewer are read before the processes have started
 _MOST_PROCESSES = 16
 _PICTURES_AT_A_TIME = 64  # where all of a set are read
@@ -41,6 +43,12 @@ class Place(NamedTuple):
     def read(self) -> bytes:
         """Return the bytes; a DataError says why there are none."""
         try:
+            status = os.stat(self.path)  # noqa: PTH116  (as below; before opening, which waits for ever at a pipe)
+            if not stat.S_ISREG(status.st_mode):
+                raise DataError(f"{self} is not a regular file: remove it")
+            size = status.st_size - self.offset if self.size < 0 else self.size
+            if size > _MOST_BYTES:
+                raise DataError(f"{self} has {size:,} bytes, more than the {_MOST_BYTES:,} that are read: remove it")
             with open(self.path, "rb") as file:  # noqa: PTH123  (a million Path objects take half a gigabyte)
                 file.seek(self.offset)
                 return file.read(self.size)
@@ -56,7 +64,8 @@ class PictureStream:
 
     A picture that cannot be read is replaced by the next one that can, with that one's label, and a warning names it.
     A share of `most_unreadable`, at least one picture unless it is 0, may be unreadable; more raise a DataError.
-    `processes` read ahead in `read`; without a number, one for each core that there is for this process.
+    `processes` read ahead in `read`; without a number, one for each core that there is for this process. `first` is the
+    number of the first picture in the set that this is a part of: how a picture is cut depends on its number there.
     """
 
     places: Sequence[Place]
@@ -66,6 +75,7 @@ class PictureStream:
     crop: CropKind | None = "centre"
     most_unreadable: float = UNREADABLE
     processes: int | None = None
+    first: int = 0
     _faults: dict[int, str] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
@@ -87,13 +97,18 @@ class PictureStream:
     def read(self, batches: Sequence[Tensor], seed: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches of pictures and labels by their indices; other processes read them ahead.
 
-        A seed varies the pictures at random, each by the seed and its index alone.
+        A seed varies the pictures at random, each by the seed and its number in the set alone.
         """
         reader = _Reader(self.shape, self.crop)
         for used, pixels, faults in self._results(reader, batches, seed):
             for position, reason in faults.items():
                 used[position] = self._replace(pixels[position], used[position], reason, seed, reader)
             yield pixels, self.labels[torch.tensor(used, dtype=torch.int64)]
+
+    def split(self, at: int) -> tuple[PictureStream, PictureStream]:
+        """Return the pictures before an index and those from it on; neither part replaces a picture by the other's."""
+        before = replace(self, places=self.places[:at], labels=self.labels[:at])
+        return before, replace(self, places=self.places[at:], labels=self.labels[at:], first=self.first + at)
 
     def read_all(self) -> ImageSet:
         """Read all pictures into memory; unreadable ones are left out, with a warning."""
@@ -109,7 +124,9 @@ class PictureStream:
         require_few(reasons, len(self), self.most_unreadable)
         for reason in reasons:
             warnings.warn(f"a picture is left out: {reason}", stacklevel=4)
-        return ImageSet(pixels[is_readable] if reasons else pixels, self.labels[is_readable], self.classes)
+        return ImageSet(
+            pixels[is_readable] if reasons else pixels, self.labels[is_readable], self.classes, tuple(reasons)
+        )
 
     def _results(
         self, reader: _Reader, batches: Sequence[Tensor], seed: int | None = None
@@ -177,7 +194,7 @@ class _Task(NamedTuple):
 
 
 def _task(stream: PictureStream, index: int, seed: int | None) -> _Task:
-    return _Task(stream.places[index], None if seed is None else (seed << 40) + index)
+    return _Task(stream.places[index], None if seed is None else (seed << 40) + stream.first + index)
 
 
 _Read = tuple[Tensor, dict[int, str]]  # pixels, and why some of them could not be read

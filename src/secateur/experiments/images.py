@@ -43,8 +43,9 @@ class JobImages:
     @property
     def faults(self) -> dict[str, list[str]]:
         """What the log says about pictures that could not be read so far: nothing if there are none."""
-        stream = data.stream_of(self.training.images)
-        return {"unreadable": list(stream.unreadable)} if stream is not None and stream.unreadable else {}
+        parts = (self.training.images, self.validation.images)
+        reasons = dict.fromkeys(reason for images in parts for reason in data.unreadable_of(images))
+        return {"unreadable": list(reasons)} if reasons else {}
 
     @property
     def guessing_error(self) -> float:

@@ -61,7 +61,8 @@ class AlexNet(nn.Module):
 
 def _normalize(x: Tensor) -> Tensor:
     """Divide by (1 + 1e-4 · mean of the squares of 5 neighbouring channels) to the power ¾."""
-    if isinstance(x, Tensor) and x.requires_grad and x.is_cpu and not torch.compiler.is_compiling():
+    is_transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if isinstance(x, Tensor) and x.requires_grad and x.is_cpu and not is_transformed:
         normalized: Tensor = _TrainedNormalize.apply(x)  # type: ignore[no-untyped-call]  # torch's stubs
         return normalized
     return F.local_response_norm(x, _NEIGHBOURS, alpha=_ALPHA, beta=0.75, k=1.0)
@@ -88,6 +89,8 @@ class _TrainedNormalize(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            raise RuntimeError("AlexNet's normalisation has no second derivative here: take it through torch.func")
         x, s, scale, band = ctx.saved_tensors
         scaled = grad * scale
         around = F.conv2d((scaled * x).div_(s), band)

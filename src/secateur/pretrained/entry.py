@@ -41,4 +41,5 @@ class Pretrained:
             names = " and ".join(file.name for file in self.files)
             remedy = f"put {names} into {{directory}}, or give a file with --from PATH"
             fetch(f"the pretrained {self.name}", self.files, self.homes, directory, remedy=remedy)
-        return self.read({file.name: file.read(directory / file.name) for file in self.files})
+        found = {file: file.find([directory]) or directory / file.name for file in self.files}
+        return self.read({file.name: file.read(path) for file, path in found.items()})
