@@ -14,7 +14,7 @@ ROOT = Path(secateur.__file__).parent
 
 # A part may import itself and the parts of the lines above its own.
 LAYERS = (
-    ("native", "nearest", "atomic", "plain_data", "budget", "sentences"),
+    ("native", "nearest", "atomic", "plain_data", "budget", "memory", "sentences"),
     ("table",),
     ("theta", "kmeans", "rate", "encode", "graph"),
     ("theta_autograd",),
