@@ -86,6 +86,9 @@ def test_the_study_goes_from_features_to_the_whole_network_and_does_not_repeat_i
     assert [len(run.result.layers) for run in runs] == [2, 2, 2, 2, 2, 2, 3, 3]
     assert [run.result.ratio for run in runs] == pytest.approx([1, 1, 2, 2, 3, 2, 2, 1], rel=0.02)
     assert all(run.test.images == 20 for run in runs)
+    assert [run.result.job.start for run in runs[-2:]] == [
+        f"{run_name(job)}/whole.safetensors" for job in (STUDY.pruned_job(2), STUDY.dense_job)
+    ]
     first, second = feature_tables(small.results, STUDY)
     assert [row[0] for row in first.rows][-2:] == [
         "the whole network, dense, trained end to end",

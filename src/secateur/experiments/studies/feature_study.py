@@ -91,7 +91,14 @@ def run_feature_study(
             if not path.exists():
                 job = whole_job(_joined(start, RunDirectory(places.runs / run_name(layers))))
                 finished = run(job, places.runs, data_root=places.data_root, resume=True, observer=observer)
-                yield write(path, to_publish(finished, places.data_root))
+                yield write(path, _without_place(to_publish(finished, places.data_root)))
+
+
+def _without_place(published: PublishedRun) -> PublishedRun:
+    """Name the run that another one started from, and its file, but not where they are on this machine."""
+    job = published.result.job
+    job = replace(job, start="/".join(Path(job.start).parts[-2:]))
+    return replace(published, result=replace(published.result, job=job))
 
 
 def convolutions_of(start: Start, classes: int, input_shape: Shape) -> tuple[Callable[[Tensor], Tensor], Shape]:
