@@ -54,7 +54,7 @@ class CifarVGG16(nn.Module):
 
 
 def _begin_as_identity_(weight: Tensor) -> None:
-    """Let filter i of a convolution pass channel i on, in a part of its noise; further filters stay as they are."""
+    """Shrink the noise of the first filters and let filter i pass channel i on; further filters stay as they are."""
     with torch.no_grad():
         filters = weight[: weight.shape[1]]
         filters.mul_(_NOISE).add_(nn.init.dirac_(torch.empty_like(filters)))

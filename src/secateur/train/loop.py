@@ -69,7 +69,7 @@ def fit(
             while training.progress.epoch < stage.recipe.epochs:
                 line = training.epoch(observer)
                 line |= measure(stage.model)
-                _refuse_no_error(stage, line, training.progress.epoch)
+                _refuse_nan_error(stage, line, training.progress.epoch)
                 if training.is_main:
                     journal.append(line)
                     observer.epoch(line)
@@ -319,7 +319,7 @@ def _generator(seed: int, *place: object) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(repr((seed, *place)).encode()))
 
 
-def _refuse_no_error(stage: Stage, line: LogLine, epoch: int) -> None:
+def _refuse_nan_error(stage: Stage, line: LogLine, epoch: int) -> None:
     if math.isnan(line.get("error", 0.0)):
         where = f"after epoch {epoch + 1} of stage {stage.name}"
         raise FloatingPointError(f"the error on validation data is NaN {where}: check how it is measured")

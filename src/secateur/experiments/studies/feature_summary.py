@@ -73,12 +73,12 @@ class FeatureStudy:
         return self.classifier_job(prune, FewValues(levels=32, quantize_epochs=1, quantize_lr=1e-4))
 
     def whole_job(self, start: Path) -> Job:
-        """Return the training of the whole network from the weights in a file, of which it prunes further ones."""
+        """Return the training that prunes the whole network further, from the weights in a file."""
         budget = Budgeted(budget=Budget(ratio=self.whole_ratio), fine_tune=0.0)
         return replace(self.dense_whole_job(start), methods=(budget,))
 
     def dense_whole_job(self, start: Path) -> Job:
-        """Return the same training without pruning, for the network that started with dense linear layers."""
+        """Return the same training without pruning, from the weights of a dense network."""
         return Job(
             network=NETWORK,
             data=self.data,
