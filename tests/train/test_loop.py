@@ -305,6 +305,23 @@ def test_settings_outside_their_range_are_refused_by_name(setting, value):
         Recipe(**{setting: value.strip("'") if isinstance(value, str) else value})
 
 
+def test_nesterov_needs_momentum():
+    with pytest.raises(ValueError, match=r'which sgd has and adam has not: use "sgd"$'):
+        Recipe(nesterov=True)
+
+
+@pytest.mark.parametrize(("nesterov", "second"), [(False, -0.29), (True, -0.461)])
+def test_steps_look_ahead_with_nesterov(nesterov, second):
+    """With a gradient of 1, v₁ = 1 and v₂ = 1.9; Nesterov's steps are lr·(1 + 0.9·v), the others lr·v."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    recipe = Recipe(optimizer="sgd", nesterov=nesterov)
+    optimizer = loop._optimizer(recipe, [{"params": [weight], "lr": 0.1}], is_sharded=False)
+    for _ in range(2):
+        weight.grad = torch.ones(1)
+        optimizer.step()
+    assert weight.item() == pytest.approx(second)
+
+
 # Asked to end
 
 

@@ -90,14 +90,19 @@ def _joint(size: int, recipe: Recipe) -> Preset:
     return Preset(method=Joint(bytes=size), recipe=recipe, inputs=_AUGMENTED, few_values=_FEW)
 
 
-def _cifar(ratio: float, epochs: int = 30, warmup: float = 0.0) -> Preset:
+def _vgg(epochs: int) -> Recipe:
+    """Return the recipe of VGG-16 for CIFAR-10; on validation images both settings reached less error in 6 epochs."""
+    return replace(_sgd(epochs, warmup=0.2), nesterov=True)
+
+
+def _cifar(ratio: float, recipe: Recipe) -> Preset:
     """Return a preset for photographs of 32×32 pixels; bfloat16 halves the time of a step on CPUs that have it."""
-    recipe = _sgd(epochs, lambda_wd=2.5e-4, warmup=warmup)
+    recipe = replace(recipe, lambda_wd=2.5e-4, precision="bf16")
     inputs = InputConfig(scaling="standard", crop="shift-flip")
     few = FewValues(levels=16, conv_levels=16, quantize_epochs=2)
     # No fine-tune: 5 of 18 epochs for it left VGG-16 of half width at 20× where it was (10.0 and 10.1 % on validation).
     method = Budgeted(budget=Budget(ratio=ratio), fine_tune=0.0)
-    return Preset(method=method, recipe=replace(recipe, precision="bf16"), inputs=inputs, few_values=few)
+    return Preset(method=method, recipe=recipe, inputs=inputs, few_values=few)
 
 
 # Optimizer, batch, decay and data are the paper preset's, so that only the method differs. Han et al. publish neither
@@ -127,10 +132,10 @@ _PRESETS: Mapping[str, Mapping[str, Preset]] = {
     "best": {
         "lenet-300-100": _budget(110, _sgd(110)),
         "lenet-5": _paper_form(40, Manessi2018(rho=0.06, fine_tune_epochs=20)),
-        **{f"resnet-{layers}": _cifar(10, epochs=50) for layers in (20, 32, 56)},
-        "vgg-16-cifar": _cifar(20, warmup=0.2),
-        "vgg-16-cifar-half": _cifar(20, warmup=0.2),  # a minute an epoch on one core
-        "vgg-16-cifar-quarter": _cifar(20, warmup=0.2, epochs=60),  # under a minute each
+        **{f"resnet-{layers}": _cifar(10, _sgd(50)) for layers in (20, 32, 56)},
+        "vgg-16-cifar": _cifar(20, _vgg(30)),
+        "vgg-16-cifar-half": _cifar(20, _vgg(30)),  # a minute an epoch on one core
+        "vgg-16-cifar-quarter": _cifar(20, _vgg(60)),  # under a minute each
     },
     "best-augmented": {
         "lenet-300-100": _paper_form(160, Manessi2018(rho=0.046, fine_tune_epochs=60), _AUGMENTED),

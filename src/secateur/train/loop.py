@@ -290,7 +290,7 @@ def _optimizer(recipe: Recipe, groups: list[dict[str, Any]], *, is_sharded: bool
     """
     is_fused = not is_sharded and recipe.precision != "fp16"
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=0.9, fused=is_fused)
+        return torch.optim.SGD(groups, momentum=0.9, nesterov=recipe.nesterov, fused=is_fused)
     return torch.optim.Adam(groups, fused=is_fused)
 
 

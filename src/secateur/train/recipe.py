@@ -20,6 +20,7 @@ class Recipe:
     epochs: Annotated[int, Doc("passes over the training images")] = 52
     batch_size: Annotated[int, Doc("images per step, over all processes")] = 128
     optimizer: Annotated[Literal["adam", "sgd"], Doc("sgd has momentum 0.9")] = "adam"
+    nesterov: Annotated[bool, Doc("Nesterov's form of momentum, for sgd")] = False
     lr: Annotated[float, Doc("learning rate of the weights")] = 1e-3
     bias_lr: Annotated[float, Doc("learning rate of biases ÷ that of the weights")] = 1.0
     schedule: Annotated[Literal["constant", "cosine", "step"], Doc("how learning rates develop during each stage")] = (
@@ -49,6 +50,8 @@ class Recipe:
         require_share(warmup=self.warmup)
         require_whole(epochs=self.epochs)
         require_whole(least=1, batch_size=self.batch_size, accumulate=self.accumulate, step_epochs=self.step_epochs)
+        if self.nesterov and self.optimizer != "sgd":
+            raise ValueError(f'nesterov is a form of momentum, which sgd has and {self.optimizer} has not: use "sgd"')
         if self.clip_norm is not None and not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
             raise ValueError(f"clip_norm must be positive and finite, or None, got {self.clip_norm}")
 
