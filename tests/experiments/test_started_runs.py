@@ -111,6 +111,15 @@ def test_without_training_the_weights_that_it_starts_from_are_cut(dense, tmp_pat
     assert torch.equal(cut[cut != 0], whole[cut != 0])
 
 
+def test_a_network_that_is_pruned_already_is_not_called_dense(started, tmp_path):
+    directory = run(replace(PRUNE, start=str(started.model)), tmp_path)
+    errors = directory.read_result().errors
+    assert list(errors)[0] == "start"
+    assert "dense" not in errors
+    assert errors["start"] == started.read_result().error
+    assert find_reference(directory.read_job(), directory) is None
+
+
 def test_what_a_run_starts_from_is_in_its_name():
     assert run_name(replace(PRUNE, start="pretrained")).startswith("lenet-300-100-digits-paper-from-pretrained-")
     names = {run_name(replace(PRUNE, start=start)) for start in ("", "pretrained", "/a/net.cut", "/b/net.cut")}

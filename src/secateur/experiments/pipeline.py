@@ -11,9 +11,12 @@ from torch import nn
 
 from secateur.functions.computed import is_small
 from secateur.job import Job
+from secateur.measure import count
 from secateur.methods import Aided, Aids
 from secateur.train.stage import Stage
 from secateur.weights.reading import settle
+
+_PRUNED_BEFORE = 0.01  # share of zeros; training leaves next to none
 
 
 def pipeline(
@@ -31,11 +34,11 @@ def pipeline(
     Yields every form of the network that is to be evaluated, by name: those of the stages and, after each method, what
     it leaves. The last one is the finished network. Names that two methods use are made different. A network that is
     trained already, because it starts from pretrained weights, is a form as well: the dense one to compare with, unless
-    the job trains that itself.
+    the job trains that itself or weights have been pruned before.
     """
     stage_names, form_names = _Names(), _Names()
     if is_trained:
-        yield form_names.new("start" if job.is_dense or job.methods[0].trains_dense else "dense"), model
+        yield form_names.new("dense" if _is_compared_with_start(job, model) else "start"), model
     for method in job.methods:
         model = settle(model) if is_small(model) else model
         if isinstance(method, Aided):
@@ -51,6 +54,13 @@ def pipeline(
             visit(replace(stage, name=stage_names.new(stage.name)))
             yield from ((form_names.new(form), network) for form, network in stage.forms().items())
         yield form_names.new(method.leaves), model
+
+
+def _is_compared_with_start(job: Job, start: nn.Module) -> bool:
+    """Return whether what a job starts from is its dense network; a network given in Python is compared with itself."""
+    if job.is_dense or job.methods[0].trains_dense:
+        return False
+    return job.is_given or count(start).prunable.sparsity < _PRUNED_BEFORE
 
 
 class _Names:
