@@ -114,7 +114,7 @@ def test_without_training_the_weights_that_it_starts_from_are_cut(dense, tmp_pat
 def test_a_network_that_is_pruned_already_is_not_called_dense(started, tmp_path):
     directory = run(replace(PRUNE, start=str(started.model)), tmp_path)
     errors = directory.read_result().errors
-    assert list(errors)[0] == "start"
+    assert next(iter(errors)) == "start"
     assert "dense" not in errors
     assert errors["start"] == started.read_result().error
     assert find_reference(directory.read_job(), directory) is None

@@ -48,6 +48,25 @@ def test_the_pictures_in_the_documentation_are_those_of_the_published_numbers(fi
     assert words[0] == words[1], f"reproduce {figure}"
 
 
+@needs_matplotlib
+def test_the_picture_of_curves_shows_the_published_networks(tmp_path):
+    from secateur.report.curve_figure import draw_curves
+
+    words = [
+        re.findall(r">([^<]+)</text>", path.read_text())
+        for path in (draw_curves(RESULTS, tmp_path)[0], DOCS / "figures" / "curve.svg")
+    ]
+    assert words[0] == words[1], "reproduce curve --seeds 0"
+    assert {"resnet-20, cifar10", "weights kept, log scale", "Dynamic network surgery, published"} <= {*words[0]}
+
+
+@needs_matplotlib
+def test_without_published_curves_nothing_is_drawn(tmp_path):
+    from secateur.report.curve_figure import draw_curves
+
+    assert draw_curves(tmp_path, tmp_path) == []
+
+
 def test_the_line_of_the_cut_in_figure_3_divides_the_weights_kept_from_those_that_are_cut():
     study = numbers("figure3")
     for entry in study.networks:

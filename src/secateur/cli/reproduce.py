@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -172,6 +173,10 @@ def _run_curve(chosen: Reproduce) -> Iterator[Path]:
             yield from run_missing(part, chosen.places, workers=chosen.workers, work=publish_point, path=curve_path)
         references = [longer_job(network, seed) for seed in chosen.seeds_to_run]
         yield from run_missing(references, chosen.places, workers=chosen.workers, work=publish_point, path=curve_path)
+    if find_spec("matplotlib"):  # the study does not need its picture
+        from secateur.report.curve_figure import draw_curves
+
+        yield from draw_curves(chosen.results, chosen.pictures)
 
 
 def _run_decay(chosen: Reproduce) -> Iterator[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Told apart without colour vision too, and in grey.
-_BLUE, _ORANGE, _GREY, _BLACK = "#0b5394", "#c55a11", "#8c8c8c", "#333333"
+BLUE, ORANGE, GREY, BLACK = "#0b5394", "#c55a11", "#8c8c8c", "#333333"
 
 _WIDEST_WEIGHT = 0.6  # what figure 3 shows; without decay a few weights are larger
 
@@ -34,6 +34,20 @@ _SETTINGS: dict[Any, Any] = {
 
 def draw(figure: str, content: Views | GatheringStudy, folder: Path) -> list[Path]:
     """Draw a figure from its numbers as SVG and PNG into `folder` and return their paths."""
+
+    def paint(drawing: Figure) -> None:
+        if isinstance(content, Views):
+            _paint_views(drawing, content)
+        else:
+            _paint_weights(drawing, content)
+
+    return draw_by(paint, figure, folder)
+
+
+def draw_by(
+    paint: Callable[[Figure], None], name: str, folder: Path, *, size: tuple[float, float] = (6.4, 5.2)
+) -> list[Path]:
+    """Let a function paint an empty figure, `size` inches large, and write it as SVG and PNG."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -41,14 +55,11 @@ def draw(figure: str, content: Views | GatheringStudy, folder: Path) -> list[Pat
         raise ModuleNotFoundError("figures need matplotlib: pip install 'secateur[report]'") from error
 
     with matplotlib.rc_context(_SETTINGS):
-        drawing = Figure(figsize=(6.4, 5.2), layout="constrained")
-        if isinstance(content, Views):
-            _paint_views(drawing, content)
-        else:
-            _paint_weights(drawing, content)
+        drawing = Figure(figsize=size, layout="constrained")
+        paint(drawing)
         return [
-            _save(drawing, folder / f"{figure}.svg", {"Date": None, "Creator": None}),
-            _save(drawing, folder / f"{figure}.png", {"Software": None}),
+            _save(drawing, folder / f"{name}.svg", {"Date": None, "Creator": None}),
+            _save(drawing, folder / f"{name}.png", {"Software": None}),
         ]
 
 
@@ -64,11 +75,11 @@ def _paint_views(drawing: Figure, content: Views) -> None:
     fixed = f"{content.fixed:g}"
     for axes, view in zip(drawing.subplots(2, 1), content.views, strict=True):
         name = f"{symbol}(x; {fixed})" if view.of == "x" else f"{symbol}({fixed}; t)"
-        _line(axes, view.at, view.value, color=_BLUE, label=name)
+        _line(axes, view.at, view.value, color=BLUE, label=name)
         slope = f"its derivative in {view.of}{' almost everywhere' if content.alpha is None else ''}"
-        _line(axes, view.at, view.slope, color=_ORANGE, linestyle="--", label=slope)
+        _line(axes, view.at, view.slope, color=ORANGE, linestyle="--", label=slope)
         axes.set_xlabel(view.of)
-        axes.axhline(0, color=_GREY, linewidth=0.6)
+        axes.axhline(0, color=GREY, linewidth=0.6)
         _legend_above(axes)
 
 
@@ -102,12 +113,12 @@ def _paint_weights(drawing: Figure, content: GatheringStudy) -> None:
         decay = f"λ_wd = {entry.lambda_wd:g}" if entry.lambda_wd else "without weight decay"
         cut = entry.weights - kept
         axes.stairs(entry.cut[middle], edges, fill=True, color="#d9d9d9", label=f"{cut:,} cut")
-        axes.stairs(entry.survivors[middle], edges, fill=True, color=_BLUE, label=f"{kept:,} kept")
+        axes.stairs(entry.survivors[middle], edges, fill=True, color=BLUE, label=f"{kept:,} kept")
         for place in (-t, t):
-            axes.axvline(place, color=_ORANGE, linewidth=1.4, label=f"threshold ±{t:.3f}" if place > 0 else None)
+            axes.axvline(place, color=ORANGE, linewidth=1.4, label=f"threshold ±{t:.3f}" if place > 0 else None)
         for place in (-cut_at, cut_at):
             axes.axvline(
-                place, color=_BLACK, linewidth=1.2, linestyle=":", label="cut, |θ(w)| < γ" if place > 0 else None
+                place, color=BLACK, linewidth=1.2, linestyle=":", label="cut, |θ(w)| < γ" if place > 0 else None
             )
         axes.set_ylim(0, 1.15 * max(entry.survivors))  # cuts off the bars of the many cut weights near zero
         axes.set_ylabel("weights")

@@ -10,6 +10,7 @@ from secateur.experiments.studies.curve_summary import CURVES, Longer, Point, cu
 from secateur.literature import Published
 from secateur.report.tables.grid import Grid, kilobytes, signed, spread
 
+CURVE_TITLE = "Networks on photographs: error against size"
 _HEADER = (
     "network, data",
     "seeds",
@@ -46,7 +47,7 @@ def curve_table(results: Path, networks: tuple[str, ...]) -> Grid:
         "met all places of a filter, and those of VGG-16 from before it began near the identity, with a warm-up and "
         "without a fine-tune: run again, they give other numbers."
     )
-    return Grid("Networks on photographs: error against size", _HEADER, tuple(rows), note if rows else "")
+    return Grid(CURVE_TITLE, _HEADER, tuple(rows), note if rows else "")
 
 
 def curve_headline(results: Path, networks: tuple[str, ...]) -> Grid:

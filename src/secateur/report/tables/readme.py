@@ -32,7 +32,7 @@ from secateur.report.tables.budgets import (
 from secateur.report.tables.codecs import coder_table, large_file_table
 from secateur.report.tables.compare import compare_tables
 from secateur.report.tables.comparison import comparison_table, stages_table
-from secateur.report.tables.curve import curve_headline, curve_layers_table, curve_table
+from secateur.report.tables.curve import CURVE_TITLE, curve_headline, curve_layers_table, curve_table
 from secateur.report.tables.features import feature_tables
 from secateur.report.tables.files import decay_table, file_table, headline_table
 from secateur.report.tables.grid import Grid
@@ -51,6 +51,11 @@ from secateur.report.tables.transfer import table3, transfer_tables
 _BEGIN, _END = "<!-- results: begin (written by `make readme`) -->", "<!-- results: end -->"
 _NETWORKS = ("lenet-300-100", "lenet-5")
 _COMPARED_ON = ("mnist", "fashion-mnist")
+
+_PICTURES = {
+    CURVE_TITLE: "\n\n![Error on test images against weights kept and against bytes of the file: our networks with the "
+    "standard deviation over seeds, and published ones.](figures/curve.svg)"
+}
 
 
 def results_page(results: Path) -> str:
@@ -97,7 +102,7 @@ def results_page(results: Path) -> str:
         cost_table(results),
         call_table(results),
     ]
-    tables = [f"## {grid.title}\n\n{grid.as_markdown()}" for grid in grids if grid.rows]
+    tables = [f"## {grid.title}\n\n{grid.as_markdown()}" + _PICTURES.get(grid.title, "") for grid in grids if grid.rows]
     return "\n\n".join([_INTRODUCTION, *tables]) + "\n"
 
 
