@@ -331,6 +331,19 @@ def test_a_curve_of_alexnet_is_run_on_imagenette_by_its_quick_preset():
     assert pruned.methods[1].budget.ratio == 12
 
 
+@pytest.mark.parametrize(
+    ("workers", "rounds"),
+    [
+        (1, [[(0, 1), (0, 3), (0, 4), (1, 1), (1, 3), (1, 4)]]),
+        (2, [[(0, 1), (1, 1)], [(0, 3), (1, 3)], [(0, 4), (1, 4)]]),
+    ],
+)
+def test_one_worker_finishes_a_seed_of_a_curve_before_the_next(workers, rounds):
+    wanted = curve.curve_jobs("resnet-20", range(2))
+    found = curve.in_rounds(wanted, workers)
+    assert [[(job.seed, len(job.methods)) for job in part] for part in found] == rounds
+
+
 def test_networks_of_a_curve_continue_from_the_one_before(tmp_path, digits, monkeypatch):
     chosen = curve_summary.Curve(ratios={5.0: 8, 10.0: 6}, data="digits")
     for module in (curve, curve_summary):

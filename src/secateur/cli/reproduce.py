@@ -18,7 +18,7 @@ from secateur import data, networks
 from secateur.cli.complaints import require_at_least, usage
 from secateur.cli.flags import Command, DataRoot, Json, KeptIn, named, optional
 from secateur.experiments.presets import preset, preset_names
-from secateur.experiments.studies.curve import curve_jobs, publish_point
+from secateur.experiments.studies.curve import curve_jobs, in_rounds, publish_point
 from secateur.experiments.studies.curve_summary import CURVES, curve_path, longer_job
 from secateur.experiments.studies.decay import run_decay_study
 from secateur.experiments.studies.epochs import search_epochs
@@ -166,10 +166,7 @@ def _run_error_increase(chosen: Reproduce) -> Iterator[Path]:
 
 def _run_curve(chosen: Reproduce) -> Iterator[Path]:
     for network in chosen.networks:
-        wanted = curve_jobs(network, chosen.seeds_to_run)
-        # Every network of a seed continues from one that has a method less, and waits for it.
-        for number in sorted({len(job.methods) for job in wanted}):
-            part = [job for job in wanted if len(job.methods) == number]
+        for part in in_rounds(curve_jobs(network, chosen.seeds_to_run), chosen.workers):
             yield from run_missing(part, chosen.places, workers=chosen.workers, work=publish_point, path=curve_path)
         references = [longer_job(network, seed) for seed in chosen.seeds_to_run]
         yield from run_missing(references, chosen.places, workers=chosen.workers, work=publish_point, path=curve_path)

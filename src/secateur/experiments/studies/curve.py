@@ -6,7 +6,7 @@ before it. The paper names VGG and ResNet as its first future work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,6 +35,17 @@ def curve_jobs(network: str, seeds: Iterable[int]) -> list[Job]:
         wanted.append(replace(usual, methods=(Dense(),)))
         wanted += [replace(usual, methods=(Dense(), *steps[:number], *others)) for number in range(1, len(steps) + 1)]
     return wanted
+
+
+def in_rounds(wanted: Sequence[Job], workers: int) -> list[list[Job]]:
+    """Return runs in groups that are carried out one after the other: a network waits for that with a method less.
+
+    One worker finishes a seed before it begins the next, so that what an interrupted study leaves are whole seeds.
+    """
+    if workers == 1:
+        return [list(wanted)]
+    lengths = sorted({len(job.methods) for job in wanted})
+    return [[job for job in wanted if len(job.methods) == length] for length in lengths]
 
 
 def publish_point(job: Job, places: Places) -> Path:
