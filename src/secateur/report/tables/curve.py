@@ -43,9 +43,8 @@ def curve_table(results: Path, networks: tuple[str, ...]) -> Grid:
         '"dense for as long" has the epochs of the first ratio and was never pruned. The file is that of '
         "the pruned network with few values a layer, trained for the further epochs named. Images per second: training "
         "in all its stages, one thread of a busy machine. Published rows as their authors give them; those of VGG-16 "
-        "are of the network of full width. Ours of VGG-16 and AlexNet are from before the sample that sets thresholds "
-        "met all places of a filter, and those of VGG-16 from before it began near the identity, with a warm-up and "
-        "without a fine-tune: run again, they give other numbers."
+        "are of the network of full width. Ours of AlexNet are from before the sample that sets thresholds met all "
+        "places of a filter: run again, they give other numbers."
     )
     return Grid(CURVE_TITLE, _HEADER, tuple(rows), note if rows else "")
 
