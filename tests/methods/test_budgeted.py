@@ -36,12 +36,12 @@ def test_an_increase_of_the_error_is_kept_in_one_run(tmp_path):
     assert result.weights / result.kept > 10
 
 
-def test_a_budget_may_have_epochs_of_its_own():
-    method, trained = Budgeted(budget=Budget(ratio=2), prune_epochs=4, fine_tune=0.25), []
+def test_a_budget_may_have_epochs_and_a_rate_of_its_own():
+    method, trained = Budgeted(budget=Budget(ratio=2), prune_epochs=4, prune_lr=0.02, fine_tune=0.25), []
     for stage in method.stages(small_network(), JOB.recipe):
-        trained.append(stage.recipe.epochs)
+        trained.append((stage.recipe.epochs, stage.recipe.lr))
         train(stage.model, 16, stage.between or (lambda step, total: None))
-    assert trained == [3, 1]
+    assert trained == [(3, 0.02), (1, 0.02)]
     assert method.epochs(JOB.recipe) == 4
 
 
@@ -53,6 +53,11 @@ def test_without_a_fine_tune_the_choice_is_final_before_the_end(fine_tune):
     found = [threshold.is_fixed for threshold in solved_thresholds(model).values()]
     assert found == [not fine_tune] * len(found)
     assert found
+
+
+def test_a_rate_that_is_not_a_number_is_refused():
+    with pytest.raises(ValueError, match=r"prune_lr must be ≥ 0 and finite, got nan"):
+        Budgeted(budget=Budget(ratio=2), prune_lr=math.nan)
 
 
 def test_a_budget_without_epochs_is_refused():

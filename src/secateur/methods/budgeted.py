@@ -23,7 +23,7 @@ from secateur.methods.method import Aids, Method
 from secateur.prune import keep_zeros, prune
 from secateur.pruner import FIXED, Pruner, final_ratio
 from secateur.sibling import Granularity, SiblingConfig, targets
-from secateur.train.recipe import Recipe, require_share, require_whole
+from secateur.train.recipe import Recipe, require_not_negative, require_share, require_whole
 from secateur.train.stage import Stage
 
 
@@ -41,11 +41,14 @@ class Budgeted(Method):
     prune_epochs: Annotated[int | None, Doc("passes over the training images while it prunes (none: the recipe's)")] = (
         None
     )
+    prune_lr: Annotated[float | None, Doc("learning rate of the weights while it prunes (none: the recipe's)")] = None
 
     def __post_init__(self) -> None:
         require_share(fine_tune=self.fine_tune)
         if self.prune_epochs is not None:
             require_whole(least=1, prune_epochs=self.prune_epochs)
+        if self.prune_lr is not None:
+            require_not_negative(prune_lr=self.prune_lr)
         if self.budget.bytes is not None:
             raise ValueError(
                 'a budget of bytes is a matter of values as well as of weights: choose method "joint" for it'
@@ -96,4 +99,5 @@ class Budgeted(Method):
         return own if self.budget.error_increase is None else 2 * own
 
     def _own(self, recipe: Recipe) -> Recipe:
-        return recipe if self.prune_epochs is None else replace(recipe, epochs=self.prune_epochs)
+        epochs = recipe.epochs if self.prune_epochs is None else self.prune_epochs
+        return replace(recipe, epochs=epochs, lr=recipe.lr if self.prune_lr is None else self.prune_lr)
