@@ -267,8 +267,11 @@ def test_a_dense_convolution_of_few_channels_is_tried_all_the_same(monkeypatch, 
         assert_same(fast(x), model(x))
 
 
-@pytest.mark.parametrize(("dense_ms", "batch", "joins"), [(1.6, 1, True), (1.7, 1, False), (6.0, 2, True)])
-def test_depthwise_convolutions_are_joined_with_their_neighbours_up_to_five_milliseconds(
+@pytest.mark.parametrize(
+    ("dense_ms", "batch", "joins"),
+    [(1.6, 1, True), (1.7, 1, False), (6.0, 2, True), (13.3, 8, True), (13.4, 8, False)],
+)
+def test_depthwise_convolutions_are_joined_with_their_neighbours_up_to_five_milliseconds_an_image(
     monkeypatch, dense_ms, batch, joins
 ):
     monkeypatch.setattr(timing, "race", lambda calls, **_: [dense_ms, *[0.1 for _ in calls[1:]]])

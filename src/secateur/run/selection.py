@@ -24,7 +24,9 @@ _STEM_CHANNELS = 4  # but for convolutions of so few, to which oneDNN takes up t
 # Longer sequences of layers gain nothing from being one call: with one sample it saves the calls, with several also
 # copying samples to panels and back.
 _FUSED_MS, _FUSED_MS_OF_BATCH = 1.0, 20.0
-_FUSED_MS_OF_DEPTHWISE = 5.0  # whose images are large for the work on them, and stay in memory that is in the cache
+# For each image, since a call takes one after the other through all of its layers: what depthwise convolutions read and
+# write is large for the work on it, and stays in the cache between the layers of a call.
+_FUSED_MS_OF_DEPTHWISE = 5.0
 
 
 def choose(sequence: Sequence[FusedLayer], shared: bool) -> list[Group]:
@@ -60,9 +62,10 @@ def _join(decided: Sequence[tuple[FusedLayer, Group]], shared: bool) -> list[Gro
 
 
 def _longest_fused_ms(sequence: Sequence[FusedLayer]) -> float:
-    if sequence[0].source.meta["shape"][0] > 1:
-        return _FUSED_MS_OF_BATCH
-    return _FUSED_MS_OF_DEPTHWISE if any(fused.layer.is_depthwise for fused in sequence) else _FUSED_MS
+    batch = sequence[0].source.meta["shape"][0]
+    longest = _FUSED_MS if batch == 1 else _FUSED_MS_OF_BATCH
+    is_depthwise = any(fused.layer.is_depthwise for fused in sequence)
+    return max(longest, _FUSED_MS_OF_DEPTHWISE * batch) if is_depthwise else longest
 
 
 def _candidates(batch: int, shared: bool, convolves: bool, may_align: bool) -> list[Kernel]:
