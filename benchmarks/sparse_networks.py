@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from sparse_rivals import CLOCKS, Table, parser
+from sparse_rivals import CLOCKS, Table, keep_signal_, parser
 from torch import Tensor, nn
 
 import secateur
@@ -164,6 +164,7 @@ def measure_large(table: Table) -> None:
             continue
         model = random_zeros_(networks.build(network, seed=0).eval(), 0.10, kinds=(nn.Conv2d,))
         x = torch.randn(1, *model.input_shape)
+        keep_signal_(model, x)
         limit = amdahl_limit(model, x, CLOCKS[table.options.clock])
         engines = table.engines(model, x)
         plan_s = PLAN_S.get(network, math.inf)

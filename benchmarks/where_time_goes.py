@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from sparse_rivals import CLOCKS, processor, take_turns
+from sparse_rivals import CLOCKS, keep_signal_, processor, take_turns
 from torch import Tensor, fx, nn
 
 import secateur
@@ -82,7 +82,7 @@ def pruned_convolutions(model: nn.Module, density: float) -> nn.Module:
     for layer in model.modules():
         if isinstance(layer, nn.Linear) or (isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1)):
             random_zeros_(layer, density)
-    return model
+    return keep_signal_(model.eval(), torch.randn(IMAGES))
 
 
 IMAGES, CASES = (1, 3, 224, 224), dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]]()

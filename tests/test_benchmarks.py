@@ -14,7 +14,7 @@ from secateur.experiments.subject import random_zeros_
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
-from sparse_rivals import Table, check  # noqa: E402
+from sparse_rivals import Table, check, keep_signal_  # noqa: E402
 
 
 def network():
@@ -52,6 +52,19 @@ def test_random_zeros_are_a_function_of_the_seed_and_nested_by_density():
 def test_random_zeros_take_a_share_only():
     with pytest.raises(ValueError, match="density must lie between 0 and 1, got 10"):
         random_zeros_(network(), 10)
+
+
+def test_signals_pass_through_many_layers_of_random_weights():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*[nn.Linear(50, 50) for _ in range(30)]).eval(), torch.randn(2, 50)
+    random_zeros_(model, 0.1)
+    with torch.no_grad():
+        vanished = model(x).std(0).max()
+        zeros = [layer.weight == 0 for layer in model]
+        y = keep_signal_(model, x)(x)
+    assert vanished < 1e-6
+    assert y.std(0).max() > 0.1
+    assert all(torch.equal(layer.weight == 0, where) for layer, where in zip(model, zeros, strict=True))
 
 
 # ---- tables that are saved row by row ----
