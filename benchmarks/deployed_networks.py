@@ -1,33 +1,61 @@
 """How much faster are compiled networks than the fastest dense engine? Networks that people run on CPUs.
 
-The networks of where_time_goes.py, with batches of 1 and 8, on one thread and on two. The compiled network, eager torch
-and the engines take turns in one process; a ratio is the median over the turns, and the smallest one over all dense
-engines counts. Nothing else may run on the machine if there are two threads. Memory is that of all weights as the
-compiled network reads them and, in brackets, with the plain form that it keeps to be copied, saved and exported.
+The networks of where_time_goes.py, ResNet-50, VGG-16 and AlexNet, with batches of 1 and 8, on one thread and on two.
+The compiled network, eager torch, torch.compile, ONNX Runtime and OpenVINO take turns in one process; a ratio is the
+median over the turns, and the smallest one over all dense engines counts. An engine that is not installed is left out,
+and the end of the table says why. Nothing else may run on the machine if there are two threads. Memory is that of all
+weights as the compiled network reads them and, in brackets, with the plain form that it keeps to be copied, saved and
+exported.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
-from sparse_rivals import CLOCKS, Table, check, parser
+from feature_extraction import pruned_alexnet
+from sparse_rivals import CLOCKS, Table, check, keep_signal_, parser
 from torch import nn
-from where_time_goes import CASES
+from where_time_goes import CASES as SMALL
+from where_time_goes import IMAGES
 
 import secateur
+from secateur import networks
+from secateur.experiments.subject import random_zeros_
 from secateur.measure import dense_bytes
 from secateur.measure.engines import prepare
 from secateur.run import timing
 from secateur.run.bench.chains import read_bytes, stored_bytes
 from secateur.run.sparse_chain import SparseChain
 
+
+def pruned(network: str) -> nn.Module:
+    """Return one of our networks, with 90 % zeros in all of its convolutions and linear layers."""
+    model = random_zeros_(networks.build(network, seed=0).eval(), 0.1)
+    return keep_signal_(model, torch.randn(IMAGES))
+
+
+def alexnet() -> nn.Module:
+    """Return AlexNet with as many zeros in each layer as in the paper."""
+    return keep_signal_(pruned_alexnet(), torch.randn(1, 3, 227, 227))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = SMALL | {
+    "ResNet-50, 90% zeros": (partial(pruned, "resnet-50"), IMAGES),
+    "VGG-16, 90% zeros": (partial(pruned, "vgg-16"), IMAGES),
+    "AlexNet, the paper's zeros": (alexnet, (1, 3, 227, 227)),
+}
 BATCHES, THREADS = (1, 8), (1, 2)
+ENGINES = ("onnxruntime", "openvino", "compile")  # besides eager torch
 NEVER_BELOW = 0.98  # of the fastest dense engine, where no more is required
 TARGETS = {  # over the fastest dense engine, by the beginning of the name, with 80 % and with 90 % zeros
     "EfficientNet-Lite0": (1.0, 1.2),
     "MobileNet-V2": (NEVER_BELOW, 1.1),
     "encoder": (1.1, 1.3),
     "BERT-base": (NEVER_BELOW, 1.4),
+    "ResNet-50": (NEVER_BELOW, NEVER_BELOW),
+    "VGG-16": (NEVER_BELOW, NEVER_BELOW),
+    "AlexNet": (NEVER_BELOW, NEVER_BELOW),
 }
 MOST_MEMORY = 0.5  # of the dense weights, with 80 % zeros
 
@@ -73,12 +101,13 @@ def measure(table: Table, name: str, case: str, batch: int, threads: int) -> Non
     fastest = min(row["over"].values(), key=lambda over: over["ratio"])
     row |= {"speedup": fastest["ratio"], "interval": fastest["interval"], "at_least": target(case), "plan_s": plan_s}
     row |= memory(fast, model)
-    row["reached"] = row["speedup"] >= row["at_least"] and ("90%" in case or row["read_memory"] <= MOST_MEMORY)
+    row["reached"] = row["speedup"] >= row["at_least"] and ("80%" not in case or row["read_memory"] <= MOST_MEMORY)
     table.add(name, row)
 
 
 def main() -> None:
-    table = Table(parser(__doc__, repeats=15).parse_args())
+    flags = parser(__doc__, repeats=15, engines=ENGINES)
+    table = Table(flags.parse_args(), [name for name, *_ in rows()])
     torch.set_flush_denormal(True)
     for _ in range(table.options.passes):
         for name, case, batch, threads in rows():

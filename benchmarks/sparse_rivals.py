@@ -7,7 +7,7 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +28,8 @@ Row = dict[str, object]
 Times = dict[str, list[float]]  # of each rival, turn by turn
 
 
-def parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
-    """Return the flags that both benchmarks share."""
+def parser(description: str | None, repeats: int, engines: Sequence[str] = ("onnxruntime",)) -> argparse.ArgumentParser:
+    """Return the flags that all of these benchmarks share; `engines` is the default of one of them."""
     flags = argparse.ArgumentParser(description=description)
     flags.add_argument("--only", default="", help="a regular expression: measure only the rows whose names match")
     flags.add_argument("--repeats", type=int, default=repeats, help="turns of each rival, in each pass")
@@ -48,8 +48,8 @@ def parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
     flags.add_argument(
         "--engines",
         nargs="*",
-        choices=["onnxruntime", "compile"],
-        default=["onnxruntime"],
+        choices=["onnxruntime", "openvino", "compile"],
+        default=list(engines),
         help="engines besides eager torch; none if no name is given",
     )
     flags.add_argument("--save", type=Path, help="write the table as JSON, after every row")
@@ -66,10 +66,14 @@ def processor() -> str:
 
 
 class Table:
-    """Rows, each with its target: printed, and saved on request, as soon as they are measured."""
+    """Rows, each with its target: printed, and saved on request, as soon as they are measured.
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    `names` are those of all rows that the whole table has, where a report should say which of them are missing.
+    """
+
+    def __init__(self, options: argparse.Namespace, names: Sequence[str] = ()) -> None:
         self.options = options
+        self.names = list(names)
         self.rows: dict[str, Row] = {}
         # For the rows of this process, from all passes so far.
         self._times: dict[str, Times] = {}
@@ -115,7 +119,7 @@ class Table:
         found, missing = prepare_all(model, x, self.options.engines)
         for name, engine in found.items():
             self._require_same(name, self.versions.setdefault(name, engine.version), engine.version)
-        self.missing.update(missing)
+        self.missing = {name: why for name, why in (self.missing | missing).items() if name not in found}
         return found
 
     def measure(
@@ -221,6 +225,7 @@ class Table:
         """Write all rows, atomically: an interrupted run keeps its rows."""
         if self.options.save:
             content = {"rows": self.rows, "engines": self.versions, "missing": self.missing, **self.about}
+            content |= {"names": self.names} if self.names else {}
             write_atomically(self.options.save, (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
 
     def finish(self) -> None:

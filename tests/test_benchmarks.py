@@ -14,7 +14,8 @@ from secateur.experiments.subject import random_zeros_
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
-from sparse_rivals import Table, check, keep_signal_  # noqa: E402
+import deployed_networks  # noqa: E402
+from sparse_rivals import Table, check, keep_signal_, parser  # noqa: E402
 
 
 def network():
@@ -68,6 +69,34 @@ def test_signals_pass_through_many_layers_of_random_weights():
 
 
 # ---- tables that are saved row by row ----
+
+
+def test_deployed_networks_are_compared_with_every_dense_engine():
+    flags = parser(None, repeats=1, engines=deployed_networks.ENGINES)
+    assert flags.parse_args([]).engines == ["onnxruntime", "openvino", "compile"]
+    assert parser(None, repeats=1).parse_args([]).engines == ["onnxruntime"]
+
+
+def test_every_deployed_network_has_a_target_with_both_batches_and_numbers_of_threads():
+    rows = list(deployed_networks.rows())
+    assert len(rows) == 4 * len(deployed_networks.CASES)
+    assert len({name for name, *_ in rows}) == len(rows)
+    assert {deployed_networks.target(case) for _, case, *_ in rows} == {0.98, 1.0, 1.1, 1.2, 1.3, 1.4}
+
+
+def test_an_engine_that_is_found_later_is_no_longer_missing(tmp_path):
+    measured, layer, x = table(tmp_path / "table.json", engines=["eager"]), nn.Linear(3, 2).eval(), torch.ones(1, 3)
+    measured.missing = {"eager": "it was not installed", "openvino": "it is not installed"}
+    measured.engines(layer, x)
+    assert measured.missing == {"openvino": "it is not installed"}
+
+
+def test_a_file_names_the_rows_of_the_whole_table(tmp_path):
+    path = tmp_path / "table.json"
+    options = {"only": "", "repeats": 6, "clock": "cpu", "engines": [], "save": path, "add": False}
+    Table(argparse.Namespace(**options), ["a", "b"]).add("a", ROW)
+    assert json.loads(path.read_text())["names"] == ["a", "b"]
+
 
 ROW = {"speedup": 2.0, "interval": [1.9, 2.1], "at_least": 1.5, "reached": True}
 

@@ -120,6 +120,21 @@ def test_deployed_networks_show_every_dense_engine_and_their_memory(results):
     assert "1 of 2 reach their target" in grid.note
 
 
+def test_deployed_networks_name_rows_and_engines_that_are_not_measured(results):
+    path = results / "benchmarks" / "deployed_networks.json"
+    memory = {"read_memory": 0.34, "held_memory": 0.8}
+    one = row(1.5, 1.0, over=1.5, ms={"eager": 3.0, "onnxruntime": 1.5, "sparse": 1.0}, **memory)
+    missing = {"openvino": "openvino cannot be imported"}
+    names = ["a net, 1 thread", "a net, 2 threads"]
+    path.write_text(json.dumps({"rows": {names[0]: one}, "names": names, **ABOUT, "missing": missing}))
+    grid = deployed_speeds(results)
+    assert grid.rows[1] == (names[1], "–", "–", "–", "not measured", "–", "–", "–")
+    assert len(grid.rows[0]) == len(grid.rows[1]) == len(grid.header)
+    assert "torch 2.3, ONNX Runtime 1.2, AVX2. 1 of 1 reach their target" in grid.note
+    assert "CPU time was taken on a busy machine" in grid.note
+    assert grid.note.endswith("Not measured: openvino (openvino cannot be imported).")
+
+
 def test_two_threads_are_compared_with_one(results):
     grid = speed_tables(results)[3]
     assert grid.rows == (("VGG conv1_2, 10%", "1.75×", "1.65 … 1.85", "1.60×", "2.00×"),)

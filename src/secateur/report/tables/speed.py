@@ -54,7 +54,7 @@ def pruned_speeds(results: Path) -> Grid:
 
 
 def deployed_speeds(results: Path) -> Grid:
-    """Show networks that people run on CPUs, next to the fastest dense engine of each row."""
+    """Show networks that people run on CPUs, next to the fastest dense engine of each row, and what is not measured."""
     measured = read_benchmark(results, "deployed_networks")
     rows: Rows = measured["rows"]
     engines = list(dict.fromkeys(name for row in rows.values() for name in row["ms"] if name != "sparse"))
@@ -67,23 +67,31 @@ def deployed_speeds(results: Path) -> Grid:
         "target",
         "memory",
     )
-    lines = tuple(
-        (
-            name,
-            *(f"{row['ms'][engine]:.3g}" if engine in row["ms"] else "–" for engine in (*engines, "sparse")),
-            _result(row),
-            _interval(row),
-            _target(row),
-            f"{row['read_memory']:.2f} ({row['held_memory']:.2f})",
-        )
-        for name, row in rows.items()
-    )
+    names = dict.fromkeys([*measured.get("names", ()), *rows])
+    lines = tuple(_deployed_line(name, rows.get(name), [*engines, "sparse"]) for name in names)
+    busy = " CPU time was taken on a busy machine." if any(row["clock"] == "cpu" for row in rows.values()) else ""
+    missing = "".join(f" Not measured: {engine} ({why})." for engine, why in measured.get("missing", {}).items())
     note = (
         f"{_conditions(rows, measured, over='the fastest dense engine of the row')} {_reached(rows)}. Memory: bytes of "
         "all weights as they are read ÷ those of the dense network; in brackets with the plain form that is kept to "
-        "copy, save and export the compiled network. Weights are random; 1×1 convolutions and linear layers have zeros."
+        "copy, save and export the compiled network. Weights are random; EfficientNet-Lite0 and MobileNet-V2 have "
+        "zeros in 1×1 convolutions and the last layer, the others in all convolutions and linear layers. "
+        f"A dash is what is not measured.{busy}{missing}"
     )
     return Grid("Speed: networks that people run on CPUs", header, lines, note)
+
+
+def _deployed_line(name: str, row: dict[str, Any] | None, engines: list[str]) -> tuple[str, ...]:
+    if row is None:
+        return (name, *["–"] * len(engines), "not measured", "–", "–", "–")
+    return (
+        name,
+        *(f"{row['ms'][engine]:.3g}" if engine in row["ms"] else "–" for engine in engines),
+        _result(row),
+        _interval(row),
+        _target(row),
+        f"{row['read_memory']:.2f} ({row['held_memory']:.2f})",
+    )
 
 
 def network_speeds(results: Path) -> Grid:
@@ -290,7 +298,11 @@ def _conditions(rows: Rows, measured: dict[str, Any], over: str = "dense eager t
     told = [f"medians of {_listed((row['repeats'] for row in rows.values()), 'or')} turns{several}"]
     told += [clocks[clock] for clock in sorted({row["clock"] for row in rows.values()})]
     told += [f"torch {measured['torch']}"] if "torch" in measured else []
-    if any(_over_onnxruntime(row) is not None for row in rows.values()):
-        told.append(f"ONNX Runtime {measured['engines']['onnxruntime']}")
+    rivals = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+    told += [
+        f"{rival} {measured['engines'][name]}"
+        for name, rival in rivals.items()
+        if any(name in row.get("over", {}) for row in rows.values())
+    ]
     told += [str(measured[fact]) for fact in ("cpu", "processor") if fact in measured]
     return f"Ratios over {over}, in turns in one process: {', '.join(told)}."
