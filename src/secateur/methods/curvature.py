@@ -1,42 +1,46 @@
 """Second derivatives of the loss by the outputs of layers, as Optimal Brain Damage and Optimal Brain Surgeon need them.
 
-A layer computes a = W·z + b, where a convolution does so at every place of an image. Where all layers after it are
-piecewise linear (ReLU, max-pooling), the Hessian by its weights follows exactly from that by its outputs,
+A layer computes a = W·z + b, where a convolution does so at every place of an image, and the network returns scores o.
+Where all layers in between are piecewise linear (ReLU, max-pooling), the Hessian of a sample follows from that by o,
 
-    ∂²E / ∂w_ij ∂w_ik = Σ ∂²E/∂a_i² · z_j · z_k.
+    ∂²E / ∂w_ij ∂w_kl = E[g_i·z_j · g_k·z_l]        with   g = ∂(s·o)/∂a   and   E[s·sᵀ] = ∂²E/∂o²
 
-The diagonal ∂²E/∂a_i² comes from exact Hessian-vector products with random signs, E[v ⊙ Hv], one for each layer and
-batch: the noise is that of the few outputs of a sample and falls with the number of samples. The sum is over samples
-and, as in LeCun's, over the places that share a weight, without the products of two different places.
+summed over places before the product. For the cross-entropy ∂²E/∂o² = diag(p) − p·pᵀ with p = softmax(o), which is that
+of s = √p ⊙ v − p·(√p·v) with random signs v: one backward pass gives the g of all layers. Other layers in between would
+add what LeCun et al. and Hassibi & Stork neglect, too. For any other loss s is ∂E/∂o itself, a usual substitute.
+
+g² is never negative, and its noise is that of the few scores of a sample.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from secateur.methods.method import Aids
+from secateur.train.task import scores_of
 from secateur.weights.tensors import NetworkTensor
 
 _Seen: TypeAlias = dict[str, tuple[Tensor, Tensor]]  # inputs and outputs of layers, by the names of their weights
+
+_ROUNDING = 1e-4  # of a sum of slopes that are at most 1
 
 
 class Curvature(NamedTuple):
     """A batch as a layer sees it; a row is a sample or, in a convolution, a place in the image of a sample."""
 
     inputs: Tensor  # z (rows, weights of a unit)
-    slopes: Tensor  # ∂E/∂a (rows, units), of the loss of each sample
-    curvatures: Tensor  # ∂²E/∂a² (rows, units)
+    slopes: Tensor  # g (rows, units), of each sample: the mean of g² is ∂²E/∂a²
     samples: int
 
     def cpu(self) -> Curvature:
         """Return the same in memory that everything can read."""
-        return Curvature(self.inputs.cpu(), self.slopes.cpu(), self.curvatures.cpu(), self.samples)
+        return Curvature(self.inputs.cpu(), self.slopes.cpu(), self.samples)
 
 
 def require_known(weights: Sequence[NetworkTensor], method: str) -> None:
@@ -46,7 +50,7 @@ def require_known(weights: Sequence[NetworkTensor], method: str) -> None:
             kind = type(tensor.places[0].module).__name__
             raise ValueError(
                 f'"{tensor.name}" is the weight of {kind}: method "{method}" knows second derivatives of linear layers '
-                "and of convolutions without groups only"
+                "and of ordinary convolutions without groups only"
             )
 
 
@@ -58,29 +62,27 @@ def measured(
         return
     generator = torch.Generator().manual_seed(0)
     layers = {tensor.name: layer for tensor in weights if (layer := _layer(tensor)) is not None}
-    with _recording(model, layers) as seen:
+    with _recording(model, layers) as (seen, returned):
         for loss in aids.losses(model, samples):
-            outputs = [output for _, output in seen.values()]
-            slopes = torch.autograd.grad(loss, outputs, create_graph=True)
+            scores, outputs = scores_of(returned.pop()), [output for _, output in seen.values()]
+            (by_scores,) = torch.autograd.grad(loss * len(scores), scores, retain_graph=True)  # it is a mean of samples
+            slopes = torch.autograd.grad(scores, outputs, _root(scores.detach(), by_scores, generator))
             found = {}
-            for name, slope in zip(seen, slopes, strict=True):
-                inputs, output = seen[name]
-                signs = torch.randint(0, 2, slope.shape, generator=generator).to(slope) * 2 - 1
-                product = _product(slope, output, signs)
-                rows, number = _rows(inputs, layers[name]), len(output)  # the loss of a batch is a mean
-                found[name] = Curvature(
-                    rows, number * _units(slope.detach(), rows), number * _units(signs * product, rows), number
-                )
+            for (name, (inputs, _)), slope in zip(seen.items(), slopes, strict=True):
+                rows = _rows(inputs, layers[name])
+                found[name] = Curvature(rows, _units(slope, rows), len(scores))
             yield found
             seen.clear()
+            returned.clear()
 
 
-def _product(slope: Tensor, output: Tensor, signs: Tensor) -> Tensor:
-    """Return Hv, the derivative of ∂E/∂a · v by a."""
-    if not slope.requires_grad:  # the loss is linear in it
-        return torch.zeros_like(slope)
-    (product,) = torch.autograd.grad((slope * signs).sum(), output, retain_graph=True, materialize_grads=True)
-    return product
+def _root(scores: Tensor, by_scores: Tensor, generator: torch.Generator) -> Tensor:
+    """Return s, of which E[s·sᵀ] is the Hessian of each sample's loss by its scores."""
+    if scores.dim() < 2 or by_scores.sum(1).abs().max() > _ROUNDING:
+        return by_scores  # no softmax, whose loss stays the same if all scores grow by the same
+    signs = torch.randint(0, 2, scores.shape, generator=generator).to(scores) * 2 - 1
+    shares = scores.softmax(1)
+    return shares.sqrt() * signs - shares * (shares.sqrt() * signs).sum(1, keepdim=True)
 
 
 def _layer(tensor: NetworkTensor) -> nn.Linear | nn.Conv2d | None:
@@ -88,9 +90,15 @@ def _layer(tensor: NetworkTensor) -> nn.Linear | nn.Conv2d | None:
         layer = place.module
         if isinstance(layer, nn.Linear):
             return layer
-        if isinstance(layer, nn.Conv2d) and layer.groups == 1 and not isinstance(layer.padding, str):
+        if isinstance(layer, nn.Conv2d) and layer.groups == 1 and _has_usual_places(layer):
             return layer
     return None
+
+
+def _has_usual_places(layer: nn.Conv2d) -> bool:
+    """Return whether a convolution sees what `unfold` does: a subclass may see other places."""
+    is_usual = type(layer).forward is nn.Conv2d.forward
+    return is_usual and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
 
 def _rows(inputs: Tensor, layer: nn.Linear | nn.Conv2d) -> Tensor:
@@ -108,11 +116,10 @@ def _units(outputs: Tensor, rows: Tensor) -> Tensor:
 
 
 @contextmanager
-def _recording(
-    model: nn.Module, layers: dict[str, nn.Linear | nn.Conv2d]
-) -> Iterator[dict[str, tuple[Tensor, Tensor]]]:
-    """Note what layers read and return, in evaluation mode."""
-    seen: dict[str, tuple[Tensor, Tensor]] = {}
+def _recording(model: nn.Module, layers: dict[str, nn.Linear | nn.Conv2d]) -> Iterator[tuple[_Seen, list[Any]]]:
+    """Note what layers read and return, and what the network returns, in evaluation mode."""
+    seen: _Seen = {}
+    returned: list[Any] = []
 
     def hook(name: str):  # type: ignore[no-untyped-def]  # torch's protocol of hooks
         def record(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -122,10 +129,11 @@ def _recording(
         return record
 
     handles = [layer.register_forward_hook(hook(name)) for name, layer in layers.items()]
+    handles.append(model.register_forward_hook(lambda model, inputs, output: returned.append(output)))
     was_training = model.training
     model.eval()
     try:
-        yield seen
+        yield seen, returned
     finally:
         model.train(was_training)
         for handle in handles:

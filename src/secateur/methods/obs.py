@@ -4,7 +4,8 @@ Cutting weight q grows the loss least, to second order, if the other weights w m
 
     δw = −(w_q / [H⁻¹]_qq) · H⁻¹e_q        L_q = w_q² / (2·[H⁻¹]_qq)
 
-H = Σ XXᵀ / P over the gradients X of P samples, and H⁻¹ is built up from them (equation 11, the Woodbury identity):
+H = Σ XXᵀ / P over P samples. X is not the gradient of the loss, which vanishes in a trained network, but that of the
+scores, as ∂²E/∂o² weighs them (`secateur.methods.curvature`). H⁻¹ is built up (equation 11, the Woodbury identity):
 
     H⁻¹ ← H⁻¹ − H⁻¹XXᵀH⁻¹ / (P + XᵀH⁻¹X)        from   H⁻¹ = 1/ε
 

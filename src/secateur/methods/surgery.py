@@ -71,14 +71,14 @@ class UnitByUnit:
         self.samples += seen.samples
         self.rows += len(seen.inputs)
         self.hessian += seen.inputs.T @ seen.inputs
-        self.factors += seen.curvatures.sum(0)
+        self.factors += seen.slopes.square().sum(0)
 
     def saliencies(self) -> Tensor:
         """Return the loss that cutting each weight would cost; below zero for those that are cut already."""
         if self.diagonal is None:
             self.diagonal = torch.ones_like(self.weight)
             if self.samples:  # both are sums over rows: a mean of one, and of the other what a sample adds
-                self.factors = self.factors.clamp(min=0) / self.rows
+                self.factors = self.factors / self.rows
                 self.hessian = self.hessian / self.samples
                 self.hessian += _damping(self.hessian.diagonal()) * torch.eye(len(self.hessian))
                 self._factorise()
