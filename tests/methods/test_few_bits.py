@@ -26,6 +26,19 @@ def test_ternary_weights_are_minus_delta_zero_and_delta_and_delta_is_the_nearest
         assert error < (before - other * (before / other).round().clamp(-1, 1)).square().sum()
 
 
+@pytest.mark.parametrize("largest", [1.0, 20.0])
+def test_delta_is_the_nearest_of_all_however_large_single_weights_are(largest):
+    stages = TernaryFixedPoint().stages(model := small_network(), Recipe())
+    next(stages)
+    with torch.no_grad():
+        model[3].weight[0, 0] = largest * model[3].weight.std()
+    before = model[3].weight.detach().clone()
+    delta = next(stages).model[3].weight.detach().abs().max()
+    tried = torch.linspace(0.001, 1, 2000)[:, None, None] * before.abs().max()
+    errors = (before - tried * (before / tried).round().clamp(-1, 1)).square().sum((1, 2))
+    assert (before - delta * (before / delta).round().clamp(-1, 1)).square().sum() <= 1.0001 * errors.min()
+
+
 def test_activations_of_three_bits_have_eight_levels_and_the_first_layer_reads_eight_bits():
     finished = carry_out(TernaryFixedPoint(), small_network())
     assert [function.grid[2].item() for function in inputs_of(finished).values()] == [127, 7, 7]

@@ -4,9 +4,10 @@ A weight of a layer is −Δ, 0 or Δ, and signals between layers have 3 bits. A
 
     Δ = argmin Σ (w − Q(w))²        Q(w) = Δ · clip(round(w / Δ), −1, 1)
 
-is fitted to every layer, and the network is retrained: it computes with Q(w) and with signals on a grid, and gradients
-by these move full-precision shadows w; Δ stays. Inputs of the first layer have 8 bits. Published: character recognition
-and phoneme recognition with "only negligible performance loss"; no figure for this network.
+is fitted to every layer: it is the mean of the k largest |w| for the k with the largest (Σ|w|)² / k. The network is
+retrained: it computes with Q(w) and with signals on a grid, and gradients by these move full-precision shadows w; Δ
+stays. Inputs of the first layer have 8 bits. Published: character recognition and phoneme recognition with "only
+negligible performance loss"; no figure for this network.
 
 Returns a network of the original class whose layers have a child `inputs` that rounds what they are given
 (`secateur.functions.inputs`): weights alone cannot say that. Files keep its buffers, and `load` restores it.
@@ -18,7 +19,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from typing_extensions import Doc
 
 from secateur.functions.inputs import RoundedInputs, attach_inputs
@@ -61,12 +63,20 @@ class TernaryFixedPoint(Method):
             if isinstance(layer, nn.Linear | nn.Conv2d):
                 bits = self.input_bits if tensor is weights[0] else self.activation_bits
                 attach_inputs(layer, RoundedInputs(bits))
-            delta = LearnedStep(tensor.stored.detach(), 1, 0.0, keep_survivors=False)
-            delta.log_step.requires_grad_(False)
-            attach(tensor, delta)
+            step = LearnedStep(tensor.stored.detach(), 1, 0.0, keep_survivors=False)
+            step.log_step.requires_grad_(False).copy_(nearest_delta(tensor.stored).log())
+            attach(tensor, step)
         yield Stage(name="retrain", model=model, recipe=second, phase="quantize")
         return freeze(model, half_codebook=True)
 
     def epochs(self, recipe: Recipe) -> int:
         """Return the recipe's epochs: retraining takes a share of them."""
         return recipe.epochs
+
+
+@torch.no_grad()
+def nearest_delta(weight: Tensor) -> Tensor:
+    """Return Δ of least squared error; 1 if all weights are zero."""
+    sums = weight.abs().flatten().double().sort(descending=True).values.cumsum(0)
+    means = sums / torch.arange(1, len(sums) + 1, device=sums.device)
+    return means[(sums * means).argmax()] if sums[-1] > 0 else torch.ones_like(sums[-1])
