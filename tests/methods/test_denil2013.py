@@ -37,7 +37,7 @@ def test_every_layer_stores_its_share(ratio):
     finished = carry_out(Denil2013(ratio=ratio), small_network())
     kept = count(finished).prunable
     assert 840 / ratio - 36 < kept.kept <= 840 / ratio
-    assert all(tensor.kept < tensor.weights for tensor in kept.tensors)
+    assert [tensor.kept < tensor.weights for tensor in kept.tensors] == [True, True, False]
 
 
 def test_the_first_layer_sees_the_image_and_groups_have_places_of_their_own():
@@ -48,6 +48,13 @@ def test_the_first_layer_sees_the_image_and_groups_have_places_of_their_own():
     assert second.formula.height == second.formula.channels == 1
     assert not hasattr(model.fc3, "parametrizations")
     assert len({tuple(places) for places in first.places.tolist()}) == 6
+
+
+@pytest.mark.parametrize("ratio", [30, 60, 100])
+def test_the_last_layer_stays_as_it_is_so_that_classes_differ(ratio):
+    finished = next(Denil2013(ratio=ratio).stages(networks.build("lenet-300-100", seed=0), Recipe())).model
+    assert not hasattr(finished.fc3, "parametrizations")
+    assert 0.9 * 266_200 / ratio < count(finished).prunable.kept <= 266_200 / ratio
 
 
 @pytest.mark.parametrize("settings", [{"ratio": 1.0}, {"groups": 0}, {"length": 0.0}, {"ridge": -1.0}])

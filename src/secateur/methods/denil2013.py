@@ -11,7 +11,8 @@ the best case, more than 95 % of the weights of a network predicted without any 
 A kernel needs a topology. Theirs is the image for the first layer and the covariance of the activations for the others,
 which takes data to compute and a matrix to store; here inputs that are no image lie on a line, in their order, and
 hidden units arrange themselves along it while they are trained from scratch. σ is the usual distance of two places.
-Layers that are small anyway, above all the last one with a row for each class, stay as they are.
+Layers that are small anyway stay as they are, above all the last one: with a place or two, all rows of its classes
+would be alike.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from secateur.train.recipe import Recipe, require_not_negative, require_whole
 from secateur.train.stage import Stage
 
 _CONSTANTS = 2  # q and λ, which a file stores for each layer
-_SMALL = 0.08  # of all numbers that may be stored: layers of fewer weights stay as they are
+_SMALL, _LAST = 0.08, 0.4  # of all numbers that may be stored: layers of fewer weights, and the last, stay as they are
 _ROWS = 10  # of a group at least, so that its places cost little
 
 
@@ -60,7 +61,7 @@ class Denil2013(SmallMethod):
     def check(self, model: nn.Module) -> None:
         """Raise a ValueError if the ratio leaves a layer without a place."""
         weights, formulas = {tensor.name: tensor.stored for tensor in weights_of(model)}, self._formulas(model)
-        numbers = [f.known * (len(weights[name]) + f.groups) + _CONSTANTS for name, f in formulas.items()]
+        numbers = [_numbers(formula, weights[name]) for name, formula in formulas.items()]
         others = sum(weight.numel() for name, weight in weights.items() if name not in formulas)
         require_room(sum(numbers) + others, model, self.ratio)
 
@@ -82,15 +83,22 @@ class Denil2013(SmallMethod):
 
     def _formulas(self, model: nn.Module) -> dict[str, Predicted]:
         """Return how each layer is predicted but the smallest, which would lose more than they can save."""
-        sizes = {tensor.name: tensor.stored.numel() for tensor in weights_of(model)}
+        weights = weights_of(model)
+        sizes = {tensor.name: tensor.stored.numel() for tensor in weights}
         left = sum(sizes.values()) / self.ratio
-        large = [tensor for tensor in weights_of(model) if sizes[tensor.name] > _SMALL * left]
-        total = sum(sizes[tensor.name] for tensor in large)
-        ratio = total / (left - sum(sizes.values()) + total)
-        return {tensor.name: self._formula(model, tensor.stored, ratio) for tensor in large}
+        shares = {tensor.name: _SMALL for tensor in weights[:-1]} | {tensor.name: _LAST for tensor in weights[-1:]}
+        large = [tensor for tensor in weights if sizes[tensor.name] > shares[tensor.name] * left]
+        waiting = sum(sizes[tensor.name] for tensor in large)
+        left -= sum(sizes.values()) - waiting
+        found = {}
+        for tensor in sorted(large, key=lambda tensor: -tensor.stored.numel()):  # smaller ones take what one leaves
+            size = sizes[tensor.name]
+            formula = found[tensor.name] = self._formula(model, tensor.stored, left * size / waiting)
+            left, waiting = left - _numbers(formula, tensor.stored), waiting - size
+        return found
 
-    def _formula(self, model: nn.Module, weight: Tensor, ratio: float) -> Predicted:
-        """Return the grid of a layer's inputs, and how many places each group of its units has."""
+    def _formula(self, model: nn.Module, weight: Tensor, most: float) -> Predicted:
+        """Return the grid of a layer's inputs, and how many places each group of its units has in so many numbers."""
         rows, columns = len(weight), weight[0].numel()
         image = getattr(model, "input_shape", None)
         if weight.dim() == 4:
@@ -99,7 +107,11 @@ class Denil2013(SmallMethod):
             grid = tuple(image)
         else:
             grid = (1, 1, columns)
-        most = max(min(self.groups, rows // _ROWS), 1)
-        groups = next(number for number in range(most, 0, -1) if rows % number == 0)
-        known = int((weight.numel() / ratio - _CONSTANTS) / (rows + groups))
+        groups = max(min(self.groups, rows // _ROWS), 1)
+        groups = next(number for number in range(groups, 0, -1) if rows % number == 0)
+        known = int((most - _CONSTANTS) / (rows + groups))
         return Predicted(groups, min(max(known, 1), columns), *grid)
+
+
+def _numbers(formula: Predicted, weight: Tensor) -> int:
+    return formula.known * (len(weight) + formula.groups) + _CONSTANTS
