@@ -6,11 +6,13 @@ from small_training import carry_out, small_network
 from torch import nn
 from torch.testing import assert_close
 
+from secateur import networks
 from secateur.budget import Budget
 from secateur.encode.formulas import Vectors
 from secateur.functions.vector_codebook import VectorCodebook
 from secateur.measure import count
 from secateur.methods.vector_quantization import VectorQuantization
+from secateur.train.recipe import Recipe
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,15 @@ def test_a_budget_is_met_with_indices_counted_and_convolutions_left_alone(scheme
     kept = count(carry_out(method, small_network())).prunable
     assert kept.kept <= 840 / ratio
     assert [tensor.kept for tensor in kept.tensors if tensor.weights == 36] == [36, 36]  # too small for codebooks
+
+
+@pytest.mark.parametrize("ratio", [3, 10, 30])
+def test_classes_do_not_share_segments(ratio):
+    model = networks.build("lenet-300-100", seed=0)
+    before = model.fc3.weight.clone()
+    _, finished = (stage.model for stage in VectorQuantization(ratio=ratio).stages(model, Recipe()))
+    assert torch.equal(finished.fc3.weight, before)
+    assert 0.8 * 266_200 / ratio < count(finished).prunable.kept <= 266_200 / ratio
 
 
 def test_kmeans_stores_an_index_for_every_weight():

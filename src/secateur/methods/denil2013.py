@@ -28,12 +28,12 @@ from typing_extensions import Doc
 from secateur.encode.formulas import Predicted
 from secateur.functions.computed import compute_from
 from secateur.functions.predicted import PredictedWeights
-from secateur.methods.small import SmallMethod, require_room, weights_of
+from secateur.methods.small import SmallMethod, last_to_leave, require_room, weights_of
 from secateur.train.recipe import Recipe, require_not_negative, require_whole
 from secateur.train.stage import Stage
 
 _CONSTANTS = 2  # q and λ, which a file stores for each layer
-_SMALL, _LAST = 0.08, 0.4  # of all numbers that may be stored: layers of fewer weights, and the last, stay as they are
+_SMALL = 0.08  # of all numbers that may be stored: layers of fewer weights stay as they are
 _ROWS = 10  # of a group at least, so that its places cost little
 
 
@@ -86,8 +86,8 @@ class Denil2013(SmallMethod):
         weights = weights_of(model)
         sizes = {tensor.name: tensor.stored.numel() for tensor in weights}
         left = sum(sizes.values()) / self.ratio
-        shares = {tensor.name: _SMALL for tensor in weights[:-1]} | {tensor.name: _LAST for tensor in weights[-1:]}
-        large = [tensor for tensor in weights if sizes[tensor.name] > shares[tensor.name] * left]
+        last = last_to_leave(model, self.ratio)
+        large = [tensor for tensor in weights if sizes[tensor.name] > _SMALL * left and tensor.name != last]
         waiting = sum(sizes[tensor.name] for tensor in large)
         left -= sum(sizes.values()) - waiting
         found = {}

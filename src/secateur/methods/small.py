@@ -11,6 +11,8 @@ from typing_extensions import Doc
 from secateur.methods.targeted import Targeted
 from secateur.weights.tensors import NetworkTensor, parameters
 
+_LAST = 0.4  # of the numbers that a ratio leaves: the most of them for a last layer that stays as it is
+
 
 @dataclass(frozen=True, kw_only=True)
 class SmallMethod(Targeted):
@@ -23,6 +25,13 @@ class SmallMethod(Targeted):
     leaves_few_values: ClassVar[bool] = True  # quantising the plain weights would only make the file larger
 
     ratio: Annotated[float, Doc("all prunable weights ÷ numbers that are stored for them")] = 10.0
+
+
+def last_to_leave(model: nn.Module, ratio: float) -> str | None:
+    """Return the name of the last weight if it may stay as it is: from few numbers, all classes would get like rows."""
+    last = weights_of(model)[-1]
+    total = sum(tensor.stored.numel() for tensor in weights_of(model))
+    return last.name if last.stored.numel() <= _LAST * total / ratio else None
 
 
 def weights_of(model: nn.Module) -> list[NetworkTensor]:

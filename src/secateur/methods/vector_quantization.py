@@ -10,9 +10,8 @@ Published: an ImageNet network compressed 16–24 times with 1 % loss of accurac
 (`fine_tune=0`); here entries are fine-tuned, while indices stay.
 
 An index counts as a stored number, like an entry, however few its bits: `ratio` is about these. The wanted ratio
-decides how many entries codebooks have and how wide segments are, so that indices hold the most bits: with the widest
-codebooks instead, classes shared their ten rows (40 % error at 3×). Convolutions, and layers too small for a codebook
-of two entries, stay as they are.
+decides how many entries codebooks have and how wide segments are, so that indices hold the most bits. Convolutions and
+layers too small for a codebook of two entries stay as they are, and the last layer, whose classes would share rows.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from secateur.budget import Budget
 from secateur.encode.formulas import Vectors
 from secateur.functions.computed import compute_from
 from secateur.functions.vector_codebook import VectorCodebook
-from secateur.methods.small import SmallMethod, weights_of
+from secateur.methods.small import SmallMethod, last_to_leave, weights_of
 from secateur.nearest import require_choices
 from secateur.train.recipe import Recipe, require_share, require_whole
 from secateur.train.stage import Stage
@@ -82,7 +81,8 @@ class VectorQuantization(SmallMethod):
     def _plan(self, model: nn.Module) -> dict[str, Vectors]:
         """Return the codebooks of each linear layer, the smallest first: what one does not take, others may."""
         weights = weights_of(model)
-        linear = [tensor for tensor in weights if isinstance(tensor.places[0].module, nn.Linear)]
+        last = None if self.scheme == "kmeans" else last_to_leave(model, self.ratio)
+        linear = [t for t in weights if isinstance(t.places[0].module, nn.Linear) and t.name != last]
         left = sum(tensor.stored.numel() for tensor in weights) / self.ratio
         left -= sum(tensor.stored.numel() for tensor in weights if tensor not in linear)
         waiting = sum(tensor.stored.numel() for tensor in linear)
