@@ -14,6 +14,7 @@ from secateur import literature, networks
 from secateur.experiments import runner
 from secateur.experiments.studies.compare import (
     Comparison,
+    Failure,
     SettingSearch,
     fitted,
     operating_points,
@@ -25,7 +26,17 @@ from secateur.experiments.studies.compare_summary import difference, next_to_pub
 from secateur.experiments.studies.grid import Places
 from secateur.methods import METHODS, Budgeted, Dense, FewValues, Han2015, Method
 from secateur.report.tables.compare import compare_tables, in_short, p_value
-from secateur.results import EvaluationResult, FileResult, HistoryPoint, PublishedRun, packed, read, unpacked, write
+from secateur.results import (
+    EvaluationResult,
+    FileResult,
+    HistoryPoint,
+    PublishedRun,
+    RunError,
+    packed,
+    read,
+    unpacked,
+    write,
+)
 from secateur.train.recipe import Recipe
 from secateur.train.stage import Stage
 from secateur.transfer.statistics import Mean
@@ -149,6 +160,18 @@ def test_a_grid_is_run_resumed_and_shown_and_nothing_is_left_out_because_it_did_
     assert [row[0] for row in errors.rows] == ["dense", "hopeless, 5×, missed", "hopeless, 20×"]
     assert "failed: 20 is too much" in errors.rows[2]
     assert costs.rows[0][1:3] == ("266,200", "1.0×")
+
+
+def test_a_result_of_other_settings_is_not_taken_for_one_of_these(results):
+    entries, _ = planned(MNIST, ["budget"], [20], range(4), results)
+    assert [entry.is_published(results) for entry in entries[:2] + entries[-1:]] == [True, True, False]
+    other = replace(entries[1], job=replace(entries[1].job, recipe=Recipe(epochs=30, lr=2e-3)))
+    with pytest.raises(RunError, match=r"budget-20x-seed00\.json has other settings, or is from an older version"):
+        other.is_published(results)
+    failure = Failure(job=entries[0].job, reason="the loss became nan", versions={})
+    write(entries[-1].failed_path(results), failure)
+    with pytest.raises(RunError, match=r"failed/budget-20x-seed03\.json has other settings"):
+        entries[-1].is_published(results)
 
 
 # What was found
