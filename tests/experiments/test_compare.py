@@ -14,6 +14,7 @@ from secateur import literature, networks
 from secateur.experiments import runner
 from secateur.experiments.studies.compare import (
     Comparison,
+    Failure,
     SettingSearch,
     fitted,
     operating_points,
@@ -25,7 +26,17 @@ from secateur.experiments.studies.compare_summary import difference, next_to_pub
 from secateur.experiments.studies.grid import Places
 from secateur.methods import METHODS, Budgeted, Dense, FewValues, Han2015, Method
 from secateur.report.tables.compare import compare_tables, in_short, p_value
-from secateur.results import EvaluationResult, FileResult, HistoryPoint, PublishedRun, packed, read, unpacked, write
+from secateur.results import (
+    EvaluationResult,
+    FileResult,
+    HistoryPoint,
+    PublishedRun,
+    RunError,
+    packed,
+    read,
+    unpacked,
+    write,
+)
 from secateur.train.recipe import Recipe
 from secateur.train.stage import Stage
 from secateur.transfer.statistics import Mean
@@ -151,6 +162,18 @@ def test_a_grid_is_run_resumed_and_shown_and_nothing_is_left_out_because_it_did_
     assert costs.rows[0][1:3] == ("266,200", "1.0×")
 
 
+def test_a_result_of_other_settings_is_not_taken_for_one_of_these(results):
+    entries, _ = planned(MNIST, ["budget"], [20], range(4), results)
+    assert [entry.is_published(results) for entry in entries[:2] + entries[-1:]] == [True, True, False]
+    other = replace(entries[1], job=replace(entries[1].job, recipe=Recipe(epochs=30, lr=2e-3)))
+    with pytest.raises(RunError, match=r"budget-20x-seed00\.json has other settings, or is from an older version"):
+        other.is_published(results)
+    failure = Failure(job=entries[0].job, reason="the loss became nan", versions={})
+    write(entries[-1].failed_path(results), failure)
+    with pytest.raises(RunError, match=r"failed/budget-20x-seed03\.json has other settings"):
+        entries[-1].is_published(results)
+
+
 # What was found
 
 
@@ -191,12 +214,8 @@ def test_points_are_means_with_intervals_and_differences_are_paired_by_seed_and_
 def test_a_method_is_worse_than_the_best_of_its_ratio_only_if_seeds_and_images_say_so(results):
     # Each seed's error is a point above, but on two images that the best network gets wrong and back again.
     for seed in range(3):
-        publish(results, MNIST, "joint", seed, range(20 + seed))
-        path = results / NETWORK / "compare" / f"joint-seed{seed:02d}.json"
-        path.rename(path.with_name(f"joint-20x-seed{seed:02d}.json"))
-        publish(results, MNIST, "manessi2018", seed, range(100, 141 + seed))
-        path = results / NETWORK / "compare" / f"manessi2018-seed{seed:02d}.json"
-        path.rename(path.with_name(f"manessi2018-20x-seed{seed:02d}.json"))
+        publish_at(results, 20, "joint", seed, range(20 + seed))
+        publish_at(results, 20, "manessi2018", seed, range(100, 141 + seed))
     ranked = {each.point.label: each for each in ranking(read_points(MNIST, results)) if each.point.asked == 20}
     assert list(ranked) == ["budget", "joint", "manessi2018"]
     assert (ranked["budget"].is_worse, ranked["joint"].is_worse, ranked["manessi2018"].is_worse) == (None, False, True)
@@ -212,6 +231,52 @@ def test_a_point_that_kept_more_than_asked_for_has_missed_it_and_is_not_the_best
     assert not missed.point.is_met
     assert missed.to_best is None
     assert compare_tables(MNIST, results)[0].rows[3][0] == "budget, 60×, missed"
+
+
+def publish_at(results, ratio, label, seed, wrong, **settings):
+    """Publish a run of a method that takes no ratio as if it did."""
+    publish(results, MNIST, label, seed, wrong, **settings)
+    path = results / NETWORK / "compare" / f"{label}-seed{seed:02d}.json"
+    path.rename(path.with_name(f"{label}-{ratio}x-seed{seed:02d}.json"))
+
+
+def test_a_point_that_missed_its_ratio_is_not_worse_than_the_best_for_having_less_error(results):
+    for seed in range(3):
+        publish_at(results, 20, "manessi2018", seed, range(5), share=1.0)
+    ranked = {each.point.label: each for each in ranking(read_points(MNIST, results)) if each.point.asked == 20}
+    assert list(ranked) == ["manessi2018", "budget"]
+    assert ranked["manessi2018"].to_best.seeds.value == pytest.approx(-1.6)
+    assert ranked["manessi2018"].is_worse is False
+    assert (
+        "At 20× budget is best with 2.10 %; 0 of 1 others are significantly worse"
+        in compare_tables(MNIST, results)[0].note
+    )
+
+
+def test_nothing_is_best_where_no_method_has_reached_the_ratio(results):
+    for seed in range(3):
+        publish(results, MNIST, "budget", seed, range(5), ratio=60)
+        publish_at(results, 60, "manessi2018", seed, range(9))
+    assert "At 60× no method reached the ratio with every seed." in compare_tables(MNIST, results)[0].note
+
+
+def test_a_method_that_failed_with_a_seed_is_not_the_best(results):
+    for seed in range(2):
+        publish_at(results, 20, "manessi2018", seed, range(5))
+    [entry] = planned(MNIST, ["budget"], [20], [2], results)[0][1:]
+    reason = Failure(job=entry.job, reason="the loss became nan", versions={})
+    write(results / NETWORK / "compare" / "failed" / "manessi2018-20x-seed02.json", reason)
+    ranked = {each.point.label: each for each in ranking(read_points(MNIST, results)) if each.point.asked == 20}
+    assert ranked["budget"].to_best is None
+    assert ranked["manessi2018"].to_best is not None
+    rows = compare_tables(MNIST, results)[0].rows
+    assert ("manessi2018, 20×", "2, 1 failed") in [row[:2] for row in rows], rows
+
+
+def test_what_has_one_seed_in_common_with_the_best_is_said_not_to_be_tested(results):
+    publish_at(results, 20, "manessi2018", 0, range(100, 190))
+    said = "0 of 1 others are significantly worse, which cannot be said of manessi2018 (not tested: too few seeds)."
+    assert said in compare_tables(MNIST, results)[0].note
 
 
 def test_published_results_stand_next_to_the_nearest_point_of_the_same_method(results):

@@ -16,10 +16,12 @@ from secateur.weights.tensors import parameters
 def test_the_penalty_draws_weights_to_the_sparse_point_less_the_dual():
     weight = torch.tensor([3.0, -1.0], requires_grad=True)
     function = AugmentedLagrangian(weight, rho=0.5)
-    function.project(weight.detach(), torch.tensor([True, False]))  # Z = (3, 0), U = (0, −1)
+    function.project(weight.detach(), torch.tensor([True, False]))  # Z = (3, 0)
+    function.update_dual(weight.detach())  # U = (0, −1)
     function.penalty(weight).backward()
     assert weight.grad.tolist() == [0.5 * (3 - 3 + 0), 0.5 * (-1 - 0 + -1)]
     function.project(torch.tensor([2.0, -1.0]), torch.tensor([True, False]))
+    function.update_dual(torch.tensor([2.0, -1.0]))
     assert function.sparse.tolist() == [2, 0]
     assert function.dual.tolist() == [0, -2]
 
@@ -29,6 +31,16 @@ def test_a_change_of_rho_keeps_the_dual_variable():
     function.dual.copy_(torch.tensor([1.0, -2.0]))
     function.set_rho(1.0)
     torch.testing.assert_close(function.rho * function.dual, torch.tensor([0.1, -0.2]))
+
+
+def test_the_dual_variable_is_zero_until_weights_have_been_trained():
+    layer = nn.Linear(4, 2)
+    stage = next(Admm(ratio=2, dense=0, projections=2).stages(layer, Recipe()))
+    function = layer.parametrizations.weight[0]
+    assert function.sparse.count_nonzero() == 4
+    assert function.dual.count_nonzero() == 0
+    stage.between(5, 10)
+    assert function.dual.count_nonzero() == 4
 
 
 def test_a_quadratic_problem_ends_at_its_best_sparse_solution():

@@ -2,11 +2,15 @@
 
 import torch
 from small_training import small_network, train
+from torch import nn
 
 from secateur.functions.soft_l0 import SoftCount
 from secateur.measure import count
 from secateur.methods.ltp import Ltp
+from secateur.train.objective import parameter_groups
 from secateur.train.recipe import Recipe
+from secateur.weights.function import after_step
+from secateur.weights.tensors import parameters
 
 
 def case(threshold=1.0):
@@ -48,6 +52,21 @@ def test_a_threshold_does_not_fall_below_zero():
     with torch.no_grad():
         function.after_step(weight)
     assert function.threshold == 0
+
+
+def test_thresholds_reach_the_ratio_before_the_cut_under_adam():
+    torch.manual_seed(0)
+    model, inputs, labels = small_network(), torch.randn(24, 1, 6, 6), torch.arange(24) % 3
+    stage = next(Ltp(ratio=10, dense=0).stages(model, Recipe()))
+    optimizer = torch.optim.Adam(parameter_groups(model, lr=1e-3, rho=stage.rho))
+    for step in range(1, 301):
+        optimizer.zero_grad()
+        (nn.functional.cross_entropy(model(inputs), labels) + stage.terms["count"](model)).backward()
+        optimizer.step()
+        after_step(model)
+        stage.between(step, 300)
+    found = [(each.stored.detach(), each.function(SoftCount)) for each in parameters(model) if each.is_weight]
+    assert sum(int((function.scores(weight) > 0).sum()) for weight, function in found) < 1.5 * 84
 
 
 def test_the_cut_is_exact():

@@ -51,6 +51,17 @@ def test_masks_follow_a_ramp_and_are_exact_in_the_end():
     assert count(next(stages).model).prunable.kept == 840 // 5
 
 
+def test_surgery_is_done_by_sgd_and_masks_change_with_a_probability_that_falls():
+    model = small_network()
+    stage = next(NetworkSurgery(ratio=5, dense=0, gamma=1e9).stages(model, Recipe(optimizer="adam", lr=1e-3)))
+    assert (stage.recipe.optimizer, stage.recipe.lr) == ("sgd", 0.05)
+    for done in range(1, 40):
+        stage.between(done, 40)
+    assert count(model).prunable.kept == 840
+    by_sgd = next(NetworkSurgery(dense=0).stages(small_network(), Recipe(optimizer="sgd", lr=0.02)))
+    assert (by_sgd.recipe.optimizer, by_sgd.recipe.lr) == ("sgd", 0.02)
+
+
 def test_epochs_are_shared():
     stages = []
     carry_out(NetworkSurgery(), nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), stages.append, Recipe(epochs=10))

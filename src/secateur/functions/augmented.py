@@ -34,8 +34,11 @@ class AugmentedLagrangian(ScoredFunction):
         return weight + self.dual
 
     def project(self, weight: Tensor, kept: Tensor) -> None:
-        """Set Z to the projection of W + U on these weights, and add W − Z to U."""
+        """Set Z to the projection of W + U on these weights."""
         self.sparse.copy_(torch.where(kept, self.point(weight), 0.0))
+
+    def update_dual(self, weight: Tensor) -> None:
+        """Add W − Z to U."""
         self.dual.add_(weight - self.sparse)
 
     def set_rho(self, rho: float) -> None:

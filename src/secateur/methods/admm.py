@@ -6,8 +6,9 @@ Minimise L(W) where W has at most N/ratio weights. With a sparse copy Z of W and
     Z ← Π(W + U)                             the nearest sparse point
     U ← U + W − Z
 
-then cut W and retrain what is left. Published: LeNet-5 71× at 0.8 % error, AlexNet 21× at a top-5 accuracy of 80.2 %;
-with targets that grow in steps, LeNet-5 246× at almost no loss (Ye et al. 2019, arXiv 1903.09769).
+from Z = Π(W) and U = 0 on, then cut W and retrain what is left. Published: LeNet-5 71× at 0.8 % error, AlexNet 21× at
+a top-5 accuracy of 80.2 %; with targets that grow in steps, LeNet-5 246× at almost no loss (Ye et al. 2019, arXiv
+1903.09769).
 
 The paper sets the number of weights of every layer by hand. Here Π keeps the N/ratio largest of the whole network,
 which is the nearest point with so many weights in all, so that layers compete. ρ grows tenfold twice, as in the later
@@ -67,7 +68,8 @@ class Admm(Targeted):
         def between(done: int, total: int) -> None:
             if done % max(total // self.projections, 1) == 0:
                 project()
-                for _, function in found:
+                for tensor, function in found:
+                    function.update_dual(tensor.stored.detach())
                     function.set_rho(self.rho * _GROWTH ** min(_GROWTHS * done // total, _GROWTHS - 1))
 
         project()

@@ -20,7 +20,7 @@ from secateur.experiments.presets import preset
 from secateur.experiments.studies.published import folder_of, result_path
 from secateur.job import Job
 from secateur.methods import METHODS, Dense, Method
-from secateur.results import read
+from secateur.results import PublishedRun, RunError, read
 from secateur.train.recipe import Recipe
 
 PRESET = "general"  # Adam, a cosine schedule, 30 epochs: settings of no method and no network in particular
@@ -86,8 +86,16 @@ class Entry:
         return path.parent / "failed" / path.name
 
     def is_published(self, results: Path) -> bool:
-        """Return whether there is a result, be it a failure."""
-        return self.path(results).exists() or self.failed_path(results).exists()
+        """Return whether there is a result, be it a failure; one of other settings would be compared with ours."""
+        if (path := self.path(results)).exists():
+            job = read(PublishedRun, path).result.job
+        elif (path := self.failed_path(results)).exists():
+            job = read(Failure, path).job
+        else:
+            return False
+        if job != self.job:
+            raise RunError(f"{path} has other settings, or is from an older version: move it away to run it again")
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)

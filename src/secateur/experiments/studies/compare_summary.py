@@ -100,7 +100,8 @@ class Ranked:
 
     point: Point
     to_dense: Difference
-    to_best: Difference | None = None  # None: it is the best one, or has no ratio in common with others
+    is_best: bool = False  # of its ratio
+    to_best: Difference | None = None  # None: it is the best one, or there is none
     is_worse: bool | None = None  # significantly, than the best; None: not tested
 
 
@@ -173,8 +174,9 @@ def _by_image(pair: tuple[PublishedRun, PublishedRun]) -> np.ndarray | None:
 def ranking(points: Sequence[Point]) -> list[Ranked]:
     """Return all points: the dense network, then each ratio with the lowest error first, then those without a ratio.
 
-    Within a ratio, each is tested against the best of those that have reached it. It is significantly worse if the
-    p-values over seeds and, where they are known, over images are both below 0.05 after Holm's adjustment.
+    Within a ratio, each is tested against the best of those that have reached it and failed with no seed. It is
+    significantly worse if its error is higher, and the p-values over seeds and, where they are known, over images are
+    both below 0.05 after Holm's adjustment.
     """
     dense = next((point for point in points if point.is_dense), Point(label="", asked=None))
     found = [Ranked(point=point, to_dense=difference(point, dense)) for point in points if point.is_dense]
@@ -186,15 +188,19 @@ def ranking(points: Sequence[Point]) -> list[Ranked]:
 
 def _at_one_ratio(points: Iterable[Point], dense: Point) -> list[Ranked]:
     ordered = _by_error(points)
-    best = next((point for point in ordered if point.runs and point.is_met), None)
+    best = next((point for point in ordered if point.runs and point.is_met and not point.failures), None)
     rivals = [point for point in ordered if point is not best and point.runs]
     compared = {point.label: difference(point, best) for point in rivals} if best is not None else {}
     seeds, images = (holm([getattr(each, kind).p for each in compared.values()]) for kind in ("seeds", "images"))
-    verdicts = {label: _verdict(*pair) for label, *pair in zip(compared, seeds, images, strict=True)}
+    verdicts = {
+        label: _verdict(found.seeds.value, *pair)
+        for (label, found), *pair in zip(compared.items(), seeds, images, strict=True)
+    }
     return [
         Ranked(
             point=point,
             to_dense=difference(point, dense),
+            is_best=point is best,
             to_best=compared.get(point.label),
             is_worse=verdicts.get(point.label),
         )
@@ -207,10 +213,11 @@ def _by_error(points: Iterable[Point]) -> list[Point]:
     return sorted(points, key=lambda point: (not point.runs, point.error.value, point.label))
 
 
-def _verdict(p_seeds: float, p_images: float) -> bool | None:
+def _verdict(more_error: float, p_seeds: float, p_images: float) -> bool | None:
     if math.isnan(p_seeds):
         return None
-    return p_seeds < LEVEL and not p_images >= LEVEL  # NaN: the answers to single images are not recorded
+    # NaN: the answers to single images are not recorded. One that missed the ratio may have less error than the best.
+    return more_error > 0 and p_seeds < LEVEL and not p_images >= LEVEL
 
 
 def next_to_published(comparison: Comparison, points: Sequence[Point]) -> list[NextToPublished]:

@@ -177,7 +177,8 @@ def steps_chart(points: Sequence[Point], ratio: float | None) -> Chart | None:
         to_item(plot),
         {"method": columns["method"], "steps": columns["steps"], "validation error %": columns["error"]},
         shortened(legend),
-        "Mean over seeds after every epoch, of the network as if it were cut then. Steps of a search are not drawn.",
+        "Mean over seeds after every epoch; what thresholds or scores would cut then is cut. Methods that cut at the "
+        "end show a network with all of its weights before. Steps of a search are not drawn.",
     )
 
 

@@ -42,7 +42,7 @@ def errors_table(comparison: Comparison, ranked: Sequence[Ranked], refusals: Seq
         f"Recipe of preset {comparison.preset}, {comparison.total_epochs} epochs for every method{after}; the same "
         "initial weights, images and order of images for a seed. Mean ± half of the 95 % interval (Student's t over "
         "seeds); the network in the file, on test images, which were read once. Differences are paired by seed; "
-        'p-values are of t tests paired over seeds and over test images. "*": both are below 0.05 after Holm\'s '
+        'p-values are of t tests paired over seeds and over test images. "*": worse, both are below 0.05 after Holm\'s '
         "adjustment for the methods of a ratio. Missed: it kept more than asked for. No ratio: it takes none."
     )
     title = f"Methods compared on {comparison.network}, {comparison.data}: errors"
@@ -66,11 +66,16 @@ def verdicts(ranked: Sequence[Ranked]) -> list[str]:
     said = []
     for ratio in sorted({each.point.asked for each in ranked if each.point.asked is not None}):
         group = [each for each in ranked if each.point.asked == ratio and each.point.runs]
-        best = next((each for each in group if each.to_best is None), None)
-        if best is None or len(group) < 2:
+        best = next((each for each in group if each.is_best), None)
+        if best is None:
+            said.append(f"At {ratio:g}× no method reached the ratio with every seed.")
+            continue
+        if len(group) < 2:
             continue
         sentence = f"At {ratio:g}× {best.point.label} is best with {best.point.error.value:.2f} %"
         close = [each.point.label for each in group if each.is_worse is False]
+        untested = [each.point.label for each in group if not each.is_best and each.is_worse is None]
+        close += [f"{label} (not tested: too few seeds)" for label in untested]
         worse = sum(each.is_worse is True for each in group)
         if len(best.point.runs) < 2:
             sentence += "; one seed, nothing was tested"
