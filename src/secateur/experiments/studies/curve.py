@@ -29,6 +29,7 @@ def curve_jobs(network: str, seeds: Iterable[int]) -> list[Job]:
         usual = preset(chosen.preset, network, data=chosen.data, seed=seed, to_file=True)
         method, *others = usual.methods
         assert isinstance(method, Budgeted)
+        method = replace(method, prune_lr=chosen.prune_lr)
         steps = [
             replace(method, budget=Budget(ratio=ratio), prune_epochs=epochs) for ratio, epochs in chosen.ratios.items()
         ]

@@ -26,6 +26,7 @@ class Curve:
     ratios: Mapping[float, int]
     data: str = "cifar10"
     preset: str = "best"
+    prune_lr: float | None = None  # of the weights while they are pruned; None: the preset's
     full_width: str = ""  # the network that publications prune, where this one is a narrower copy
 
 
@@ -34,9 +35,11 @@ CURVES: Mapping[str, Curve] = {
     "resnet-20": Curve(ratios={10: 40, 20: 25}),
     "resnet-32": Curve(ratios={10: 40, 20: 25}),
     "resnet-56": Curve(ratios={10: 40, 20: 25}),
-    "vgg-16-cifar-quarter": Curve(ratios={20: 30, 50: 30}, full_width="vgg-16-cifar"),
-    "vgg-16-cifar-half": Curve(ratios={20: 15, 50: 15}, full_width="vgg-16-cifar"),
-    "vgg-16-cifar": Curve(ratios={20: 18, 50: 18, 100: 18}),
+    # 15 epochs at the dense network's own rate of 0.1 led VGG-16 of half width, seed 0, from 8.5 to 9.4 % at 20×, and
+    # at 0.03 to 9.2 % (validation images).
+    "vgg-16-cifar-quarter": Curve(ratios={20: 30, 50: 30}, prune_lr=0.03, full_width="vgg-16-cifar"),
+    "vgg-16-cifar-half": Curve(ratios={20: 15, 50: 15}, prune_lr=0.03, full_width="vgg-16-cifar"),
+    "vgg-16-cifar": Curve(ratios={20: 18, 50: 18, 100: 18}, prune_lr=0.03),
     "alexnet": Curve(ratios={12: 8}, data="imagenette", preset="quick"),
 }
 
