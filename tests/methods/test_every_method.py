@@ -240,6 +240,11 @@ def test_few_values_are_exactly_as_many_as_asked_for():
     assert values[6] <= 4
 
 
+def test_shared_values_are_trained_by_adam_whatever_the_recipe():
+    stage = next(FewValues().stages(nn.Linear(4, 3), Recipe(optimizer="sgd", nesterov=True, warmup=0.2)))
+    assert (stage.recipe.optimizer, stage.recipe.nesterov) == ("adam", False)
+
+
 def test_the_sibling_that_is_trained_is_cut_at_the_methods_own_cutoff():
     for cutoff in (0.0, 0.05):
         model = trained()

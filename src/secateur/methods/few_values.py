@@ -60,12 +60,11 @@ class FewValues(Method):
         present = {type(module) for module in model.modules() if isinstance(module, _ConvNd)}
         rules: LayerRules = {kind: self._rule(self.conv_levels) for kind in present}
         quantize(model, self._rule(self.levels), layers=rules)
+        by_adam = replace(recipe, optimizer="adam", nesterov=False, lr=self.quantize_lr, schedule="cosine")
         yield Stage(
             name="quantize",
             model=model,
-            recipe=replace(
-                recipe, epochs=self.quantize_epochs, optimizer="adam", lr=self.quantize_lr, schedule="cosine"
-            ),
+            recipe=replace(by_adam, epochs=self.quantize_epochs),
             phase="quantize",
             terms={"rate": lambda model: self.lambda_rate * coded_bits(model)} if self.lambda_rate else {},
         )
