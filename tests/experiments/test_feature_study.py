@@ -130,7 +130,7 @@ def test_the_whole_network_starts_with_the_function_of_its_parts(small):
     )
     first = replace(STUDY, whole_recipe=replace(SHORT, epochs=0)).whole_job(start)
     finished = feature_study.run(first, small.runs, data_root=small.data_root)
-    assert finished.read_result().errors["dense"] == pytest.approx(run.result.errors["file"], abs=10)
+    assert finished.read_result().errors["start"] == pytest.approx(run.result.errors["file"], abs=10)
 
 
 def test_convolutions_answer_what_the_network_computes_before_its_linear_layers(small):

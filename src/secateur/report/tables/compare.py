@@ -75,7 +75,7 @@ def verdicts(ranked: Sequence[Ranked]) -> list[str]:
         sentence = f"At {ratio:g}× {best.point.label} is best with {best.point.error.value:.2f} %"
         close = [each.point.label for each in group if each.is_worse is False]
         untested = [each.point.label for each in group if not each.is_best and each.is_worse is None]
-        close += [f"{label} (not tested: too few seeds)" for label in untested]
+        close += [f"{name} (not tested: too few seeds)" for name in untested]
         worse = sum(each.is_worse is True for each in group)
         if len(best.point.runs) < 2:
             sentence += "; one seed, nothing was tested"
